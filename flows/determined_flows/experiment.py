@@ -70,37 +70,40 @@ async def run_experiment(
         model_dir: with ``config``, the model directory, a path on the agent's machine.
     """
     flow_run_id = uuid.UUID(str(current_flow_run.get_id()))
-    with open_session() as session:
-        if experiment_id is None:
-            experiment_id = await asyncio.to_thread(
-                _submit, session, config, model_dir, str(flow_run_id)
-            )
-        driver = SearchDriver(session, experiment_id, flow_run_id)
+    if experiment_id is None:
+        number, token = await asyncio.to_thread(_submit, config, model_dir, str(flow_run_id))
+    else:
+        number, token = experiment_id, ""
+    with open_session(token) as session:
+        driver = SearchDriver(session, number, flow_run_id)
         return await driver.run()
 
 
 def _submit(
-    session: Session, config: dict[str, Any] | str | None, model_dir: str | None, flow_run_id: str
-) -> int:
+    config: dict[str, Any] | str | None, model_dir: str | None, flow_run_id: str
+) -> tuple[int, str]:
+    """The experiment's id, and the token for it, if the run had one for its submission alone."""
     if config is None:
         raise ValueError("give either experiment_id or config (the experiment configuration)")
     from determined.common import context
 
     text = config if isinstance(config, str) else orjson.dumps(config).decode()
     _warn_of_secrets(text)
-    answer = session.post(
-        "/api/v1/experiments",
-        json={
-            "config": text,
-            "modelDefinition": context.to_json(context.pack(Path(model_dir))) if model_dir else [],
-            "activate": True,
-            "flowRunId": flow_run_id,
-        },
-        timeout=300.0,
-    )
+    files = context.to_json(context.pack(Path(model_dir))) if model_dir else []
+    with open_session() as session:
+        answer = session.post(
+            "/api/v1/experiments",
+            json={
+                "config": text,
+                "modelDefinition": files,
+                "activate": True,
+                "flowRunId": flow_run_id,
+            },
+            timeout=300.0,
+        )
     for warning in warnings_of(answer):
         get_run_logger().warning("%s", warning)
-    return int(answer["experiment"]["id"])
+    return int(answer["experiment"]["id"]), answer.get("runToken", "")
 
 
 def _warn_of_secrets(text: str) -> None:

@@ -43,19 +43,22 @@ def retrain(run_id: int | None = None, model: str | None = None, force: bool = F
         model: instead of it, the name of a model: a run begins now.
         force: with ``model``, train although the data has not changed.
     """
-    with open_session() as session:
-        if run_id is None:
-            run_id = _begin(session, model, force)
+    token = ""
+    if run_id is None:
+        with open_session() as session:
+            begun = _begin(session, model, force)
+        run_id, token = begun.run_id, begun.run_token
+    with open_session(token) as session:
         return _follow(session, run_id)
 
 
-def _begin(session: Session, model: str | None, force: bool) -> int:
+def _begin(session: Session, model: str | None, force: bool) -> RetrainingState:
     if not model:
         raise ValueError("give the model that is to be trained again (its name)")
     flow_run_id = uuid.UUID(str(current_flow_run.get_id()))
     body = BeginRetraining(model, flow_run_id, force).to_json()
     answer = session.post(paths.RETRAINING_RUNS, json=body)
-    return RetrainingState.from_json(answer).run_id
+    return RetrainingState.from_json(answer)
 
 
 def _follow(session: Session, run_id: int) -> State[Any]:

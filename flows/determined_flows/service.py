@@ -6,20 +6,25 @@ import os
 
 from determined.common.api import Session
 from determined.common.api.patience import OUTAGE_RETRIES
+from determined.common.wire.serving import AGENT_TOKEN, RUN_TOKEN
+
+MASTER = "DET_MASTER"
 
 
-def open_session() -> Session:
-    """A session with the agent's token.
+def open_session(token: str = "") -> Session:
+    """A session with ``token``, or with the one of this run's environment.
 
-    An agent of ours sets ``DET_MASTER`` and ``DET_AGENT_TOKEN``; for a stock Prefect worker they go
-    into the work pool's environment.
+    An agent of ours sets ``DET_MASTER`` and ``DET_RUN_TOKEN``, which is good for what the run serves alone.
+    Under a stock Prefect worker our deployments have the agents' own token, ``DET_AGENT_TOKEN``, in their
+    environment instead.
     """
-    missing = [name for name in ("DET_MASTER", "DET_AGENT_TOKEN") if not os.environ.get(name)]
+    env = os.environ
+    token = token or env.get(RUN_TOKEN) or env.get(AGENT_TOKEN) or ""
+    found = {MASTER: env.get(MASTER), AGENT_TOKEN: token}
+    missing = [name for name, value in found.items() if not value]
     if missing:
         raise RuntimeError(
             f"{' and '.join(missing)} not set: a worker that runs Determined's flows needs the "
             "service's address and the agent token in its environment (docs/automate/flows.md)"
         )
-    return Session(
-        os.environ["DET_MASTER"], os.environ["DET_AGENT_TOKEN"], max_retries=OUTAGE_RETRIES
-    )
+    return Session(env[MASTER], token, max_retries=OUTAGE_RETRIES)

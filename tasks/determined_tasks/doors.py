@@ -79,13 +79,13 @@ class Doors:
                 order = DoorOrder.from_json(orjson.loads(service.get(where)))
                 if not order.wanted:
                     return
-                state = replace(self.open(order.secret_hash), open=True)
+                state = replace(self.open(order.secret_hash, order.gate_key), open=True)
                 self._post(service, state)
         except (errors.APIException, OSError, ValueError) as error:
             # The agent rings again.
             logger.info("the door is not open yet: %s", error)
 
-    def open(self, secret_hash: str) -> DoorState:
+    def open(self, secret_hash: str, gate_key: str = "") -> DoorState:
         """Where it is open for whoever knows the secret, or with a problem."""
         with self._lock:
             if self._listener is not None and self._state.secret_hash == secret_hash:
@@ -95,7 +95,8 @@ class Doors:
             address = ports.own_address(self._place.master)
             state = DoorState(self._spec.node, secret_hash, False, address)
             try:
-                self._reserved = ports.reserve([Port(doors.port_name(self._spec.node))])
+                name = doors.port_name(self._spec.node)
+                self._reserved = ports.reserve([Port(name, gate_key=gate_key)])
             except ports.PortsError as error:
                 return replace(state, problem=str(error))
             inside = self._reserved.ports[0]

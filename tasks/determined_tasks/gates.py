@@ -53,8 +53,10 @@ class Gates:
             listener, held = _listener(address)
             self._held.extend(held)
             number = listener.getsockname()[1]
-            self.ports.append(replace(port, port=number, behind=port.port))
-            key = gate.key(agent_token, allocation_id, port.name)
+            self.ports.append(replace(port, port=number, behind=port.port, gate_key=""))
+            key = bytes.fromhex(port.gate_key)
+            if not key:  # the order is of the release before, with the agents' token
+                key = gate.key(agent_token, allocation_id, port.name)
             self._gates.append(_Gate(listener, (inside, port.port), key))
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted_files = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)

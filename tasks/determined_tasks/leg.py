@@ -85,7 +85,7 @@ def run_leg(
     where = place or Place(
         work_dir=work_dir,
         master=os.environ["DET_MASTER"],
-        agent_token=os.environ["DET_AGENT_TOKEN"],
+        agent_token=leg.supervisor_token or os.environ["DET_AGENT_TOKEN"],
         agent_id=f"prefect-worker@{socket.gethostname()}",
         shares_packages=False,
     )

@@ -20,6 +20,8 @@ import httpx
 import sqlalchemy as sa
 from fastapi import FastAPI
 
+from determined.common.wire import serving
+from determined.common.wire.serving import Served
 from determined_registry.database.tables import metadata, users
 from determined_service.base.db import Database
 from tests.integration.service_api.test_checkpoints import store
@@ -30,8 +32,9 @@ from tests.waiting import until
 
 AGENT_TOKEN = "agent-token-of-the-fuzzer"
 NOBODY, MALLORY, TRIAL, ADMIN, AGENT = "nobody", "mallory", "trial", "admin", "agent"
-GUESTS = (NOBODY, MALLORY, TRIAL, ADMIN, AGENT)
-HARMLESS = (NOBODY, MALLORY, TRIAL)
+SUPERVISOR = "supervisor"
+GUESTS = (NOBODY, MALLORY, TRIAL, SUPERVISOR, ADMIN, AGENT)
+HARMLESS = (NOBODY, MALLORY, TRIAL, SUPERVISOR)
 """Guests who may change nothing of the user determined's."""
 CAROL_PASSWORD = "correct horse"
 
@@ -140,7 +143,9 @@ class Guests:
         await self._log_in(ADMIN, "")
         self.mine = await self._thing("determined")
         self.own_trial = await self._thing("carol")
-        self.tokens[TRIAL] = f"token-of-{self.own_trial.leg.allocation_id}"
+        own = self.own_trial.leg.allocation_id
+        self.tokens[TRIAL] = f"token-of-{own}"
+        self.tokens[SUPERVISOR] = serving.sign(AGENT_TOKEN, Served(serving.ALLOCATION, own))
 
     async def _log_in(self, name: str, password: str) -> None:
         async with self.world.db.tx() as conn:

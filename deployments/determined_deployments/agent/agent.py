@@ -18,7 +18,7 @@ from determined import __version__
 from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
-from determined.common.wire.agents import Registration, WorkRequest
+from determined.common.wire.agents import Registered, Registration, WorkRequest
 from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
 from determined_deployments.agent import leg_limits
@@ -120,8 +120,10 @@ class Agent:
         while True:
             try:
                 if not registered:
-                    cluster_id = await self._register(service, launcher, legs)
-                    experiments.of_cluster(cluster_id)
+                    answer = await self._register(service, launcher, legs)
+                    experiments.of_cluster(answer.cluster_id)
+                    if prefect is not None:
+                        prefect.takes_signed = answer.takes_signed
                     registered = True
                 request = WorkRequest(
                     self._session,
@@ -132,7 +134,7 @@ class Agent:
                     experiments.known(),
                     experiments.untold_sizes(),
                 )
-                answer = await service.work(self._config.agent_id, request)
+                work = await service.work(self._config.agent_id, request)
                 experiments.told(request.package_bytes)
                 backoff.reset()
                 outage.over()
@@ -147,18 +149,18 @@ class Agent:
                 registered = registered and not isinstance(error, errors.BadRequestException)
                 await asyncio.sleep(backoff.next_delay())
                 continue
-            for spec in answer.launch:
+            for spec in work.launch:
                 legs.launch(spec)
-            for allocation_id in answer.kill:
+            for allocation_id in work.kill:
                 legs.kill(allocation_id)
-            for allocation_id in answer.doors:
+            for allocation_id in work.doors:
                 legs.ring(allocation_id)
-            experiments.ended(answer.ended)
-            if answer.prefect_poll_seq != self._poll_seq:
-                self._poll_seq = answer.prefect_poll_seq
+            experiments.ended(work.ended)
+            if work.prefect_poll_seq != self._poll_seq:
+                self._poll_seq = work.prefect_poll_seq
                 if prefect is not None:
                     prefect.poll_now()
-            if answer.kill and not answer.launch:
+            if work.kill and not work.launch:
                 await legs.settle_kills()
 
     async def _sign_off(self, service: ServiceClient) -> None:
@@ -169,8 +171,7 @@ class Agent:
         except (TimeoutError, errors.APIException) as error:
             logger.info("not signed off: %s", error or "no answer")
 
-    async def _register(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> str:
-        """Returns the cluster's id."""
+    async def _register(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> Registered:
         config = self._config
         registration = Registration(
             session=self._session,
@@ -195,7 +196,7 @@ class Agent:
         for allocation_id in answer.kill:
             legs.kill(allocation_id)
         logger.info("registered as %s", config.agent_id)
-        return answer.cluster_id
+        return answer
 
 
 async def _nothing() -> None:

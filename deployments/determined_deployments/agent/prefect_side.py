@@ -18,7 +18,9 @@ import httpx
 
 from determined.common import lean_jsonschema
 from determined.common.backoff import Backoff
+from determined.common.wire import serving
 from determined.common.wire.prefect import EXPERIMENT_ENTRYPOINT
+from determined.common.wire.serving import AGENT_TOKEN, RUN_TOKEN
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
 from determined_deployments.agent.launchers.base import (
@@ -31,6 +33,7 @@ from determined_deployments.agent.launchers.base import (
 )
 from determined_deployments.agent.outage import Outage
 from determined_deployments.agent.relaunches import Relaunches
+from determined_deployments.agent.run_tokens import served_by
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
@@ -64,6 +67,8 @@ class PrefectSide:
         self._launcher = launcher
         self._adopted = list(adopted)
         self._outage = Outage("Prefect", logger)
+        self.takes_signed = True
+        """Whether the service knows signed tokens; one of the release before has said that it does not."""
         self._poll = asyncio.Event()
         self._runs: dict[UUID, Held] = {}
         self._cleaning: dict[UUID, asyncio.Task[None]] = {}
@@ -172,11 +177,10 @@ class PrefectSide:
 
     async def _launch(self, flow_run: FlowRun, configuration: JobConfiguration) -> Held:
         # Over everything: a flow of somebody's own speaks to the service as a user, by a block or a login.
-        token = self._config.agent_token.get_secret_value() if configuration.is_ours else ""
         configuration.env.update(
             {
                 "DET_MASTER": self._config.master_url,
-                "DET_AGENT_TOKEN": token,
+                **self.tokens_of(flow_run, configuration.our_flow),
                 "DET_AGENT_ID": self._config.agent_id,
                 "DET_WORK_DIR": str(self._config.work_dir),
             }
@@ -206,6 +210,14 @@ class PrefectSide:
         if resumable:
             self._relaunches.started(flow_run.id)
         return held
+
+    def tokens_of(self, flow_run: FlowRun, our_flow: str | None) -> dict[str, str]:
+        """The variables with what the run shows the service; empty where it gets nothing."""
+        served = served_by(our_flow, flow_run.parameters, flow_run.id)
+        secret = self._config.agent_token.get_secret_value()
+        if served is not None and not self.takes_signed:
+            return {RUN_TOKEN: "", AGENT_TOKEN: secret}
+        return {RUN_TOKEN: "" if served is None else serving.sign(secret, served), AGENT_TOKEN: ""}
 
     def _goes_on(self, flow_run_id: UUID, ended: Exit) -> bool:
         """Whether a run whose process has ended is started again at once."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from determined.common import local_cluster
-from determined.common.wire import limits
+from determined.common.wire import limits, serving
 from determined.expconf.resources import LABEL_KEY, LABEL_VALUE
 from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig, DefaultTask
 from determined_deployments.agent.launchers import built_in
@@ -25,7 +25,7 @@ from determined_deployments.local import layout, slots, task_user
 from determined_deployments.local.errors import ClusterError
 
 LAUNCHERS = {"process": "fork_server", "docker": "docker"}
-TOKEN_VARIABLE = "DET_AGENT_TOKEN"
+TOKEN_VARIABLE = serving.AGENT_TOKEN
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 
@@ -232,6 +232,8 @@ def become(config: AgentConfig) -> NoReturn:
         content["prefect_auth"] = config.prefect_auth.get_secret_value()
     layout.write_private(path, json.dumps(content, indent=2) + "\n")
     env = {**os.environ, CONFIG_VARIABLE: str(path)}
+    # It stands in the settings; supervisors and runs inherit the environment, and are not to have it.
+    env.pop(TOKEN_VARIABLE, None)
     argv = [sys.executable, "-P", "-m", "determined_deployments.agent"]
     os.execve(sys.executable, argv, env)
 

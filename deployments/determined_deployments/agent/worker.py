@@ -36,7 +36,7 @@ OUR_FLOWS = "determined_flows."
 class JobConfiguration(BaseJobConfiguration):
     """What a flow run is started with. ``entrypoint`` is set for module entrypoints only.
 
-    ``is_ours``: the flow is one of this project's, which speaks to the service as agents do.
+    ``our_flow``: the entrypoint of the flow if it is one of this project's, which speak to the service.
     ``directory``: where it is to run, as ``prefect deploy`` notes the directory that it was called in.
     ``identifier``: Prefect's name for the first process; processes that replace it keep the name.
     """
@@ -44,11 +44,11 @@ class JobConfiguration(BaseJobConfiguration):
     _identifier: str | None = PrivateAttr(default=None)
     _entrypoint: str | None = PrivateAttr(default=None)
     _directory: str | None = PrivateAttr(default=None)
-    _is_ours: bool = PrivateAttr(default=False)
+    _our_flow: str | None = PrivateAttr(default=None)
 
     @property
-    def is_ours(self) -> bool:
-        return self._is_ours
+    def our_flow(self) -> str | None:
+        return self._our_flow
 
     @property
     def identifier(self) -> str | None:
@@ -79,7 +79,7 @@ class JobConfiguration(BaseJobConfiguration):
         own_command = self.command is not None
         super().prepare_for_flow_run(flow_run, deployment, *args, **kwargs)
         entrypoint = deployment.entrypoint if deployment else None
-        self._is_ours = (entrypoint or "").startswith(OUR_FLOWS)
+        self._our_flow = entrypoint if (entrypoint or "").startswith(OUR_FLOWS) else None
         fetched, directory = _pull(deployment.pull_steps if deployment else None)
         # A file, or code that has to be fetched first, is the stock command's business.
         if (

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import serving
 from determined_registry.database.tables import allocations, tasks, user_sessions, users
 from determined_service.access.principal import (
     AGENT,
     ALLOCATION,
+    SERVING,
     USER,
     AllocationRef,
     Principal,
@@ -118,7 +120,7 @@ class Authenticator:
     def __init__(self, db: Database, hub: Hub, settings: Settings) -> None:
         self._db = db
         self._hub = hub
-        self._agent_token = settings.agent_token.get_secret_value().encode()
+        self._agent_token = settings.agent_token.get_secret_value()
         self._agent: Principal | None = None
         self._known: dict[str, _Remembered] = {}
         self._passes: dict[str, Principal] = {}
@@ -138,7 +140,11 @@ class Authenticator:
             del self._passes[token]
 
     def is_agent(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._agent_token)
+        return hmac.compare_digest(token.encode(), self._agent_token.encode())
+
+    def is_platform(self, token: str) -> bool:
+        """Whether an agent, a supervisor or a run sends it."""
+        return self.is_agent(token) or serving.read(self._agent_token, token) is not None
 
     async def principal(self, token: str) -> Principal:
         """Raises Unauthenticated, or Conflict for an ended allocation."""
@@ -158,6 +164,8 @@ class Authenticator:
             if lent is None:
                 raise Unauthenticated("the request that this pass was made for has ended")
             return lent
+        if token.startswith(serving.PREFIX):
+            return await self._serving(token)
         known = self._known.get(token)
         if known is not None:
             if time.monotonic() < known.until and not known.changed.is_set():
@@ -203,6 +211,17 @@ class Authenticator:
             return principal
         run.require_last(run_count)
         return dataclasses.replace(principal, run=run)
+
+    async def _serving(self, token: str) -> Principal:
+        """The supervisor or run behind a signed token, which costs no look at the database."""
+        served = serving.read(self._agent_token, token)
+        if served is None:
+            raise Unauthenticated(
+                "this token of a supervisor or a run was not signed with the cluster's agent_token, or the"
+                " agent_token has changed since"
+            )
+        agent = await self.agent()
+        return Principal(SERVING, agent.user_id, agent.username, False, serves=served)
 
     async def agent(self) -> Principal:
         """The principal behind the agents' shared secret."""

@@ -8,7 +8,9 @@ Every route has one of these among its parameters, so none can be reached withou
 * ``may_named(action, kind, verb)``: the body names the targets. The function gets a :class:`Gate`, which
   gives the principal away only for targets that it has been shown.
 * the readers (``ExperimentReader`` …): as ``may(Action.READ, kind)``.
-* ``AgentAuth``: agents and flows only.
+* ``AgentAuth``: agents only.
+* ``SupervisorAuth`` and the like: agents, and the supervisor or the run that serves what the path names.
+* ``may_serve(kind, …)``: the same where the path does not name it.
 """
 
 # Without `from __future__ import annotations`: FastAPI reads the annotations of `__call__` as they are.
@@ -21,8 +23,9 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 
 from determined.common.wire.paths import RUN_COOKIE
+from determined.common.wire.serving import Served
 from determined_service.access.authenticator import Authenticator
-from determined_service.access.principal import AGENT, Principal, RunRef
+from determined_service.access.principal import Principal, RunRef
 from determined_service.access.rules import RULES, Action, authorise, owner_decides
 from determined_service.access.targets import Id, Kind, Owner, Owners, Target, missing, read_id
 from determined_service.access.tokens import bearer_token
@@ -50,7 +53,7 @@ def count(request: Request, subject: Principal) -> None:
     """From here on the request is one of the user in whose name ``subject`` asks, until
     :class:`~determined_service.web.bounds.Bounds` has seen its end. Raises TooManyRequests.
     """
-    if subject.kind == AGENT or COUNTED in request.scope:
+    if subject.is_platform or COUNTED in request.scope:
         return
     name = str(subject.user_id)
     request.app.state.requests.begin(name)
@@ -115,6 +118,8 @@ PARAMETERS = {
     Kind.CHECKPOINT: "uuid",
     Kind.MODEL: "model_name",
     Kind.PIPELINE: "pipeline_id",
+    Kind.RETRAINING: "run_id",
+    Kind.DELETION: "deletion_id",
 }
 """The name of the path's part that holds a target's id."""
 
@@ -160,6 +165,21 @@ class MayNamedUnlessEnded(MayNamed):
             return None
 
 
+class Serves(Rule):
+    """The dependency behind :func:`may_serve`."""
+
+    def __init__(self, kind: Kind, *narrowed: str) -> None:
+        super().__init__(Action.SERVE, kind)
+        self.narrowed = narrowed
+
+    async def __call__(self, request: Request, _: Bearer = None) -> Served | None:
+        subject = await asker(request)
+        if subject.serves is not None and subject.serves.kind in self.narrowed:
+            return subject.serves
+        authorise(subject, self.action, Target(self.kind), self.verb)
+        return None
+
+
 def may(action: Action, kind: Kind, verb: str = "") -> Any:
     """For ``Annotated[Principal, may(…)]``: the path names the target, or the action needs none."""
     return Depends(May(action, kind, verb))
@@ -168,6 +188,15 @@ def may(action: Action, kind: Kind, verb: str = "") -> Any:
 def may_named(action: Action, kind: Kind, verb: str = "") -> Any:
     """For ``Annotated[Gate, may_named(…)]``: the body names the targets."""
     return Depends(MayNamed(action, kind, verb))
+
+
+def may_serve(kind: Kind, *narrowed: str) -> Any:
+    """For ``Annotated[Served | None, may_serve(…)]``: the path does not name what is served.
+
+    The route must narrow what it does to the one thing that it is given, of one of the kinds ``narrowed``
+    (names of :mod:`determined.common.wire.serving`); None: an agent asks, which serves everything.
+    """
+    return Depends(Serves(kind, *narrowed))
 
 
 ClusterReader = Annotated[Principal, may(Action.READ, Kind.CLUSTER)]
@@ -184,3 +213,9 @@ ClusterAdmin = Annotated[
     Principal, may(Action.ADMINISTER, Kind.CLUSTER, "enable or disable agents and slots of")
 ]
 AgentAuth = Annotated[Principal, may(Action.SERVE, Kind.CLUSTER)]
+SupervisorAuth = Annotated[Principal, may(Action.SERVE, Kind.ALLOCATION)]
+TrialRunAuth = Annotated[Principal, may(Action.SERVE, Kind.TRIAL)]
+ExperimentRunAuth = Annotated[Principal, may(Action.SERVE, Kind.EXPERIMENT)]
+PipelineRunAuth = Annotated[Principal, may(Action.SERVE, Kind.PIPELINE)]
+RetrainingRunAuth = Annotated[Principal, may(Action.SERVE, Kind.RETRAINING)]
+DeletionRunAuth = Annotated[Principal, may(Action.SERVE, Kind.DELETION)]

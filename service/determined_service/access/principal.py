@@ -1,9 +1,11 @@
 """The subject of a request: :class:`Principal`.
 
-There are three kinds. A user asks with a session's token. An allocation (a training process) asks with
-its own token, and only while the allocation lives: it reports for its own trial, submits in its owner's
-name, and changes what its own task made, never as an administrator. An agent or a flow asks with the
-cluster's shared secret; it acts as the user ``determined``, with an administrator's rights.
+A user asks with a session's token. An allocation (a training process) asks with its own token, and only
+while the allocation lives: it reports for its own trial, submits in its owner's name, and changes what its
+own task made, never as an administrator. An agent asks with the cluster's shared secret; it acts as the user
+``determined``, with an administrator's rights. A supervisor, and a Prefect run of one of our flows, asks with
+a signed token (:mod:`determined.common.wire.serving`) for the one thing that it serves; it reads nothing that
+users read.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from determined.common.wire.serving import Served
 from determined_service.base.errors import Conflict
 
 USER = "user"
 ALLOCATION = "allocation"
 AGENT = "agent"
+SERVING = "serving"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +69,23 @@ class RunRef:
 class Principal:
     """The subject of a request. For an allocation, ``user_id`` and ``username`` are those of its
     task's owner; ``active``: whether that owner has not been deactivated (of users, who could not ask then,
-    always true).
+    always true). ``serves``: of a supervisor or a run, the one thing that it may ask about; ``user_id`` is
+    then that of the agents' user, in whose name a run may submit an experiment.
     """
 
-    kind: str  # USER, ALLOCATION or AGENT
+    kind: str  # USER, ALLOCATION, AGENT or SERVING
     user_id: int
     username: str
     admin: bool
     allocation: AllocationRef | None = None
     run: RunRef | None = None  # of an unmanaged trial's process
     active: bool = True
+    serves: Served | None = None
+
+    @property
+    def is_platform(self) -> bool:
+        """Whether a process of this project asks, in nobody's name: an agent, a supervisor or a run."""
+        return self.kind in (AGENT, SERVING)
 
     def run_of(self, trial_id: int) -> RunRef | None:
         """The run of that unmanaged trial whose process asks, if the process named it."""

@@ -8,6 +8,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | read | cluster configuration | administrators |
 | create | experiment, model, task | whoever is logged in; it is theirs. A task's process: for its owner |
 | create | pipeline | the same |
+| submit | experiment | the same; a Prefect run that was started by hand, its own |
 | create | user | administrators |
 | change | experiment, trial, checkpoint, model, task | the owner, administrators; the task that made it |
 | change | pipeline | the same |
@@ -21,8 +22,12 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | enter | task | the owner, administrators, logged in; no training process |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
 | administer | cluster | administrators (agents and slots in use) |
-| serve | cluster | agents and flows |
+| serve | cluster | agents |
+| serve | allocation | agents; the supervisor of that allocation |
+| serve | trial, experiment, pipeline, retraining run, deletion | agents; the Prefect run of that thing |
 
+A supervisor and a Prefect run may nothing else, and read nothing. A run that was started in Prefect by hand
+may begin one thing, an experiment in the name of ``determined`` or a retraining, and serves that thing then.
 The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
 has none of its owner's rights over things: it changes the experiments, models, pipelines and tasks that its
 own task submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints
@@ -38,6 +43,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from determined.common.wire.serving import NEW_EXPERIMENT, Served
 from determined_service.access.principal import AGENT, AllocationRef, Principal
 from determined_service.access.targets import Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
@@ -48,6 +54,7 @@ class Action(StrEnum):
 
     READ = "read"
     CREATE = "create"
+    SUBMIT = "submit"
     CHANGE = "change"
     ADMINISTER = "administer"
     DELETE = "delete"
@@ -69,6 +76,7 @@ class Grant(StrEnum):
     SENDER = "sender"
     ADMINISTRATOR = "administrator"
     AGENT = "agent"
+    SERVING = "agent, or who serves it"
 
 
 RULES: dict[tuple[Action, Kind], Grant] = {
@@ -76,6 +84,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.READ, Kind.CONFIGURATION): Grant.ADMINISTRATOR,
     (Action.READ, Kind.SERVICE_LOG): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.EXPERIMENT): Grant.LOGGED_IN,
+    (Action.SUBMIT, Kind.EXPERIMENT): Grant.LOGGED_IN,
     (Action.CREATE, Kind.TASK): Grant.LOGGED_IN,
     (Action.CREATE, Kind.USER): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.MODEL): Grant.LOGGED_IN,
@@ -98,40 +107,52 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.REPORT, Kind.TRIAL): Grant.SENDER,
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,
-    (Action.VISIT, Kind.TASK): Grant.OWNER,
+    (Action.VISIT, Kind.TASK): Grant.OWNER_ALONE,
     (Action.ENTER, Kind.TASK): Grant.OWNER_ALONE,
     (Action.ADMINISTER, Kind.CLUSTER): Grant.ADMINISTRATOR,
     (Action.SERVE, Kind.CLUSTER): Grant.AGENT,
+    (Action.SERVE, Kind.ALLOCATION): Grant.SERVING,
+    (Action.SERVE, Kind.TRIAL): Grant.SERVING,
+    (Action.SERVE, Kind.EXPERIMENT): Grant.SERVING,
+    (Action.SERVE, Kind.PIPELINE): Grant.SERVING,
+    (Action.SERVE, Kind.RETRAINING): Grant.SERVING,
+    (Action.SERVE, Kind.DELETION): Grant.SERVING,
 }
 
 
-_BEGINS = frozenset({Action.CREATE, Action.REGISTER, "continue"})
+_BEGINS = frozenset({Action.CREATE, Action.SUBMIT, Action.REGISTER, "continue"})
 """What makes something that outlives the task that asks."""
 
 
 def owner_decides(subject: Principal, action: Action, kind: Kind) -> bool:
-    """Whether :func:`authorise` needs the target's owner: reads, administrators and a training process that
-    reports cost no look at the database."""
+    """Whether :func:`authorise` needs the target's owner: reads, administrators, a training process that
+    reports, supervisors and runs cost no look at the database."""
     grant = RULES[action, kind]
-    if subject.admin or (grant == Grant.SENDER and subject.allocation is not None):
+    if subject.admin or subject.serves is not None:
         return False
-    return grant not in (Grant.LOGGED_IN, Grant.ADMINISTRATOR, Grant.AGENT)
+    if grant == Grant.SENDER and subject.allocation is not None:
+        return False
+    return grant not in (Grant.LOGGED_IN, Grant.ADMINISTRATOR, Grant.AGENT, Grant.SERVING)
 
 
 def authorise(subject: Principal, action: Action, target: Target, verb: str = "") -> None:
     """Returns if the subject may do this to the target; else raises Forbidden, and says who may.
 
     ``verb`` says it in words that stand before the target's name ("pause", "delete the files of").
-    Raises Unauthenticated where only agents may ask, and KeyError for what the table does not name.
+    Raises Unauthenticated where only agents and who serves the target may ask, and KeyError for what the
+    table does not name.
     """
     grant = RULES[action, target.kind]
     verb = verb or action
+    if subject.serves is not None:
+        _require_served(subject.serves, action, target, verb)
+        return
     if not subject.active and (action in _BEGINS or verb in _BEGINS):
         raise Forbidden(
             f"user {subject.username}, in whose name this task runs, is deactivated: the task may {verb} "
             "nothing any more"
         )
-    if grant == Grant.AGENT:
+    if grant in (Grant.AGENT, Grant.SERVING):
         if subject.kind != AGENT:
             raise Unauthenticated("this address is for agents: send the cluster's agent token")
     elif grant == Grant.SENDER and subject.allocation is not None:
@@ -157,6 +178,16 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
         )
     elif subject.allocation is not None and grant != Grant.OWNER_OR_TASKS:
         _require_made(subject.allocation, target, verb)
+
+
+def _require_served(served: Served, action: Action, target: Target, verb: str) -> None:
+    """A supervisor or a run asks about the one thing that it serves; nobody owns what it may do."""
+    is_it = target.id is not None and (target.kind, str(target.id)) == (served.kind, served.id)
+    if action == Action.SERVE and is_it:
+        return
+    if action == Action.SUBMIT and served.kind == NEW_EXPERIMENT:
+        return
+    raise Forbidden(f"this token is good for {served} alone: it may not {verb} {target}")
 
 
 def _require_made(own: AllocationRef, target: Target, verb: str) -> None:

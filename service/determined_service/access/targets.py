@@ -38,6 +38,8 @@ class Kind(StrEnum):
     CHECKPOINT = "checkpoint"
     MODEL = "model"
     PIPELINE = "pipeline"
+    RETRAINING = "retraining run"
+    DELETION = "deletion"
 
 
 Id = int | str | UUID

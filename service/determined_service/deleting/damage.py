@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.wire.legs import CheckpointFacts, StartFrom
 from determined_registry.database.tables import checkpoints, trials
 from determined_service.base import topics
-from determined_service.base.errors import NotFound
+from determined_service.base.errors import Conflict, NotFound
 from determined_service.ingest.values import replace_nul
 from determined_service.state.change import Change
 
@@ -28,6 +28,29 @@ _LATEST = sa.text(
     WHERE t.id = :id
     """
 )
+
+
+_STARTS_FROM = sa.text(
+    """
+    SELECT FROM allocations a
+    JOIN trials t ON t.id = a.trial_id
+    LEFT JOIN checkpoints c ON c.uuid = :uuid
+    WHERE a.id = :allocation_id AND a.state <> 'TERMINATED' AND t.id = :trial_id
+      -- A report that is sent again is of a checkpoint that was given up already.
+      AND (:uuid IN (t.latest_checkpoint, t.warm_start_checkpoint) OR c.state = 'ERROR')
+    """
+)
+
+
+async def require_start_from(change: Change, allocation_id: str, trial_id: int, uuid: UUID) -> None:
+    """Raises Conflict unless the allocation is a leg of the trial that has not ended, and starts from this
+    checkpoint, or would if it had not been given up."""
+    given = {"allocation_id": allocation_id, "trial_id": trial_id, "uuid": uuid}
+    if (await change.conn.execute(_STARTS_FROM, given)).first() is None:
+        raise Conflict(
+            f"allocation {allocation_id} is no leg of trial {trial_id} that starts from checkpoint {uuid}, or"
+            " has ended"
+        )
 
 
 async def give_up_checkpoint(change: Change, trial_id: int, uuid: UUID, reason: str) -> StartFrom:

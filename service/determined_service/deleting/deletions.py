@@ -293,6 +293,15 @@ async def _lock(change: Change, deletion_id: int) -> sa.Row[Any]:
     return row
 
 
+async def task_of_deletion(conn: AsyncConnection, deletion_id: int) -> str:
+    """The task that the deletion is. Raises NotFound."""
+    found = await conn.execute(sa.select(d.task_id).where(d.id == deletion_id))
+    task_id = found.scalar_one_or_none()
+    if task_id is None:
+        raise NotFound(f"deletion {deletion_id} does not exist")
+    return str(task_id)
+
+
 _WORK = sa.text(
     """
     SELECT c.uuid, coalesce(c.storage, e.config -> 'checkpoint_storage') AS storage

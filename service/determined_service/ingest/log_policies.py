@@ -8,6 +8,8 @@ that no user's expression stops the service.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import Database
+from determined_service.base.errors import Conflict, NotFound
 from determined_service.ingest import pattern_search
 from determined_service.ingest.log_patterns import PatternError, literal
 from determined_service.state.change import reader
@@ -31,13 +34,18 @@ _SLOW = (
     "repetitions such as {{1000}} and without repetitions of repetitions"
 )
 
+LATE_DAYS = 7
+"""After an allocation's end its supervisor may send lines for so long: it may have been cut off from us."""
+REMEMBER_S = 600.0
+
 _ALLOCATIONS = sa.text(
-    """
+    f"""
     SELECT a.id, a.trial_id, a.run_id, a.agent_id, e.config -> 'log_policies' AS policies,
+           coalesce(a.ended_at < now() - interval '{LATE_DAYS} days', false) AS is_over,
            ARRAY(SELECT r.agent_id FROM allocation_resources r
                  WHERE r.allocation_id = a.id AND a.nodes > 1) AS gang
-    FROM allocations a JOIN experiments e ON e.id = a.experiment_id
-    WHERE a.id = ANY(:ids) AND a.trial_id IS NOT NULL
+    FROM allocations a LEFT JOIN experiments e ON e.id = a.experiment_id AND a.trial_id IS NOT NULL
+    WHERE a.id = ANY(:ids)
     """
 )
 _STORE = sa.text(
@@ -83,14 +91,18 @@ async def check(policies: Sequence[Mapping[str, Any]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A leg and the policies of its experiment."""
+    """A leg and the policies of its experiment; a leg of a launched task has no trial, and no policies."""
 
-    trial_id: int
+    trial_id: int | None
     run_id: int
     agent_id: str | None
     policies: tuple[Policy, ...]
     gang: tuple[str, ...] = ()
     """The agents of its nodes, if it has several."""
+    is_over: bool = False
+    """Whether it ended more than :data:`LATE_DAYS` ago."""
+    until: float = math.inf
+    """When it is to be read again, in seconds of the monotonic clock: only its end changes."""
 
 
 @dataclass(slots=True)
@@ -108,7 +120,7 @@ class Seen:
 
 
 class LogWatch:
-    """Remembers the ``size`` legs that wrote last; what is remembered of a leg never changes."""
+    """Remembers the ``size`` legs that wrote last, each for :data:`REMEMBER_S`."""
 
     def __init__(self, db: Database, size: int = 4096) -> None:
         self._db = db
@@ -117,6 +129,14 @@ class LogWatch:
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._size = size
         self._search = pattern_search.PatternSearch()
+
+    async def require_open(self, allocation_id: str) -> None:
+        """Raises NotFound, Conflict when the supervisor of that allocation may send no lines (any more)."""
+        leg = (await self._legs([allocation_id]))[allocation_id]
+        if leg is None:
+            raise NotFound(f"allocation {allocation_id} does not exist")
+        if leg.is_over:
+            raise Conflict(f"allocation {allocation_id} ended more than {LATE_DAYS} days ago")
 
     async def look(
         self, lines: Mapping[str, Sequence[str]], agents: Mapping[str, str] | None = None
@@ -183,7 +203,12 @@ class LogWatch:
 
     async def _legs(self, ids: Iterable[str]) -> dict[str, Watched | None]:
         wanted = set(ids)
-        found = {one: self._known[one] for one in wanted if one in self._known}
+        now = time.monotonic()
+        found = {
+            one: leg
+            for one in wanted
+            if one in self._known and ((leg := self._known[one]) is None or leg.until > now)
+        }
         missing = wanted - found.keys()
         if missing:
             async with reader(self._db).connect() as conn:
@@ -195,7 +220,15 @@ class LogWatch:
                 leg = None
                 if row is not None:
                     policies = self._policies(row.policies or [])
-                    leg = Watched(row.trial_id, row.run_id, row.agent_id, policies, tuple(row.gang))
+                    leg = Watched(
+                        row.trial_id,
+                        row.run_id,
+                        row.agent_id,
+                        policies,
+                        tuple(row.gang),
+                        row.is_over,
+                        now + REMEMBER_S,
+                    )
                 found[one] = self._known[one] = leg
         for one in found:
             self._known.move_to_end(one)

@@ -17,7 +17,7 @@ from determined.common.wire.legs import LogBatch
 from determined_service.base import topics
 from determined_service.base.checks import check_int, check_text, check_time
 from determined_service.base.db import Database
-from determined_service.base.errors import BadRequest
+from determined_service.base.errors import BadRequest, Forbidden
 from determined_service.base.hub import notify
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
 from determined_service.ingest.group_commit import GroupCommit
@@ -115,10 +115,16 @@ class LogLines:
         self.sizes[task_id] = self.sizes.get(task_id, 0) + size
 
 
-def read_lines(body: LogBatch) -> LogLines:
-    """What a supervisor sends, or anybody else who has the address; raises BadRequest."""
+def read_lines(body: LogBatch, only: tuple[str, str | None] | None = None) -> LogLines:
+    """What a supervisor sends, or the run of a deletion. Raises BadRequest, Forbidden.
+
+    ``only``: the task, and the allocation, if any, for which the sender may write; None: for all.
+    """
     try:
         lines = LogLines(read_position(body))
+        if only is not None and (body["task_id"], body.get("allocation_id")) != only:
+            whose = f"task {only[0]}" if only[1] is None else f"allocation {only[1]}"
+            raise Forbidden(f"this token writes the log of {whose} alone")
         for line in body["lines"]:
             lines.add(
                 task_id=body["task_id"],
@@ -222,8 +228,14 @@ class LogsQueue:
         # Lines may be a megabyte each: fewer at once than of metrics.
         self._queue = GroupCommit[LogLines](db, write, max_items=64)
 
-    async def submit(self, lines: LogLines) -> int:
-        """The number of lines stored, once they are (0: a repetition, or their owner's logs are full)."""
+    async def submit(self, lines: LogLines, supervisor_of: str | None = None) -> int:
+        """The number of lines stored, once they are (0: a repetition, or their owner's logs are full).
+
+        ``supervisor_of``: the allocation whose supervisor sends them. Raises NotFound, Conflict when that
+        does not exist any more, or ended too long ago.
+        """
+        if supervisor_of is not None:
+            await self._watch.require_open(supervisor_of)
         lines.seen = await self._watch.look(lines.by_allocation, lines.agents)
         return int(await self._queue.submit(lines))
 

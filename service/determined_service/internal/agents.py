@@ -16,7 +16,7 @@ from determined.common.wire.agents import (
 )
 from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
-from determined_service.access.dependencies import AgentAuth
+from determined_service.access.dependencies import AgentAuth, TrialRunAuth
 from determined_service.base import topics
 from determined_service.base.bounds import Id, Name
 from determined_service.base.errors import Conflict
@@ -42,7 +42,7 @@ async def register(
     400 for an agent of a release that this service does not understand.
     """
     kill = await agenting.register(db, agent_id, given)
-    return JsonResponse(Registered(str(settings.cluster_id), kill, wire=VERSION))
+    return JsonResponse(Registered(str(settings.cluster_id), kill, wire=VERSION, takes_signed=True))
 
 
 @router.post(paths.WORK)
@@ -101,7 +101,7 @@ async def sign_off(agent_id: Name, given: SignOff, agent: AgentAuth, db: Db) -> 
 
 @router.post(paths.CLAIM)
 async def claim(
-    trial_id: Id, given: Claim, agent: AgentAuth, db: Db, settings: SettingsOf
+    trial_id: Id, given: Claim, run: TrialRunAuth, db: Db, settings: SettingsOf
 ) -> Response:
     """The waiting leg of the trial, for a worker that is not an agent; 409 when none waits."""
     try:

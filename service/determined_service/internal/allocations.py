@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import sqlalchemy as sa
 from fastapi import Request
 from starlette.responses import Response
 
-from determined.common.wire import paths
+from determined.common.wire import paths, serving
 from determined.common.wire.doors import DoorState
 from determined.common.wire.legs import Exited, PortState, Started
 from determined.common.wire.returned import Returned
-from determined_service.access.dependencies import AgentAuth
+from determined.common.wire.serving import Served
+from determined_service.access.dependencies import SupervisorAuth, may_serve
+from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id
 from determined_service.base.errors import NotFound, OverQuota, TooLarge
 from determined_service.base.json import JsonResponse
 from determined_service.base.streams import Stream
 from determined_service.lifecycle import doors, ports, task_files
 from determined_service.lifecycle.exits import Exit
-from determined_service.lifecycle.legs import end_leg, start_leg
+from determined_service.lifecycle.legs import definition_of_leg, end_leg, start_leg
 from determined_service.state.change import changing, reader
 from determined_service.views.archives import find_archive
 from determined_service.web.router import Router
@@ -27,7 +31,9 @@ router = Router("Agents")
 
 
 @router.post(paths.RUNNING)
-async def running(allocation_id: str, given: Started, agent: AgentAuth, db: Db) -> Response:
+async def running(
+    allocation_id: str, given: Started, supervisor: SupervisorAuth, db: Db
+) -> Response:
     """The process has started. 409: it must not run (any more) and must be killed."""
     async with changing(db) as change:
         await start_leg(
@@ -37,7 +43,9 @@ async def running(allocation_id: str, given: Started, agent: AgentAuth, db: Db) 
 
 
 @router.post(paths.PORT)
-async def port(allocation_id: str, given: PortState, agent: AgentAuth, db: Db) -> Response:
+async def port(
+    allocation_id: str, given: PortState, supervisor: SupervisorAuth, db: Db
+) -> Response:
     """A port of the process can be reached (any more). 409: the allocation does not run yet, or has ended."""
     async with changing(db) as change:
         await ports.set_state(change, allocation_id, given)
@@ -45,14 +53,19 @@ async def port(allocation_id: str, given: PortState, agent: AgentAuth, db: Db) -
 
 
 @router.get(paths.DOOR_ORDER)
-async def door_order(allocation_id: str, node: Id, agent: AgentAuth, db: Db) -> Response:
+async def door_order(
+    allocation_id: str, node: Id, supervisor: SupervisorAuth, db: Db, settings: SettingsOf
+) -> Response:
     """Whether the node's supervisor is to open its door."""
+    secret = settings.agent_token.get_secret_value()
     async with reader(db).connect() as conn:
-        return JsonResponse(await doors.order(conn, allocation_id, node))
+        return JsonResponse(await doors.order(conn, allocation_id, node, secret))
 
 
 @router.post(paths.DOOR)
-async def door(allocation_id: str, given: DoorState, agent: AgentAuth, db: Db) -> Response:
+async def door(
+    allocation_id: str, given: DoorState, supervisor: SupervisorAuth, db: Db
+) -> Response:
     """The door is open, or is to be closed. 409: nobody asks for it, or, before it is closed, somebody does
     again."""
     async with changing(db) as change:
@@ -62,7 +75,7 @@ async def door(allocation_id: str, given: DoorState, agent: AgentAuth, db: Db) -
 
 @router.put(paths.TASK_FILE_PIECE)
 async def file_piece(
-    request: Request, allocation_id: str, number: Id, agent: AgentAuth, db: Db
+    request: Request, allocation_id: str, number: Id, supervisor: SupervisorAuth, db: Db
 ) -> Response:
     """A piece of the archive of what the task leaves behind. 409: it returns no files, or has ended."""
     piece = await request.body()
@@ -73,7 +86,7 @@ async def file_piece(
 
 @router.post(paths.TASK_FILES)
 async def files(
-    allocation_id: str, given: Returned, agent: AgentAuth, db: Db, settings: SettingsOf
+    allocation_id: str, given: Returned, supervisor: SupervisorAuth, db: Db, settings: SettingsOf
 ) -> Response:
     """All of it is here. 413: it is more than its owner's quota allows, and nothing of it is kept."""
     try:
@@ -88,7 +101,7 @@ async def files(
 
 
 @router.post(paths.EXIT)
-async def exited(allocation_id: str, given: Exited, agent: AgentAuth, db: Db) -> Response:
+async def exited(allocation_id: str, given: Exited, supervisor: SupervisorAuth, db: Db) -> Response:
     """The process is gone and its logs are shipped. The first report counts."""
     end = Exit(given.kind, given.exit_code, given.signal, given.reason)
     async with changing(db) as change:
@@ -97,10 +110,20 @@ async def exited(allocation_id: str, given: Exited, agent: AgentAuth, db: Db) ->
 
 
 @router.get(paths.MODEL_DEFINITION)
-async def model_definition(hash: str, agent: AgentAuth, db: Db) -> Response:
-    """A model definition's files as tar.gz."""
-    archive = await find_archive(db, sa.literal(hash))
+async def model_definition(
+    hash: str,
+    served: Annotated[Served | None, may_serve(Kind.ALLOCATION, serving.ALLOCATION)],
+    db: Db,
+) -> Response:
+    """A model definition's files as tar.gz; to a supervisor that of its own leg, until the leg has ended."""
+    archive = await find_archive(
+        db, sa.literal(hash) if served is None else definition_of_leg(served.id, hash)
+    )
     if archive is None:
+        if served is not None:
+            raise NotFound(
+                f"model definition {hash} is not that of allocation {served.id}, or that has ended"
+            )
         raise NotFound(f"model definition {hash} does not exist")
     length = {"Content-Length": str(archive.size)}
     pieces = archive.pieces(db)

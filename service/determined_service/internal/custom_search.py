@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from determined.common.wire import paths
 from determined.common.wire.search import Followed
-from determined_service.access.dependencies import AgentAuth
+from determined_service.access.dependencies import ExperimentRunAuth
 from determined_service.base.bounds import Id, Seconds
 from determined_service.base.json import JsonResponse
 from determined_service.internal.driver_poll import poll_as_driver
@@ -26,7 +26,7 @@ async def follow(
     request: Request,
     experiment_id: Id,
     driver: uuid.UUID,
-    agent: AgentAuth,
+    run: ExperimentRunAuth,
     db: Db,
     hub: HubOf,
     state: str | None = None,

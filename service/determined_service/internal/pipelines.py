@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from determined.common.wire import paths
 from determined.common.wire.pipeline import AdvancePipeline, PipelineState, PipelineStep
-from determined_service.access.dependencies import AgentAuth
+from determined_service.access.dependencies import PipelineRunAuth
 from determined_service.base import topics
 from determined_service.base.bounds import Id
 from determined_service.base.json import JsonResponse
@@ -25,7 +25,7 @@ async def advance(
     request: Request,
     pipeline_id: Id,
     given: AdvancePipeline,
-    agent: AgentAuth,
+    run: PipelineRunAuth,
     db: Db,
     hub: HubOf,
     settings: SettingsOf,

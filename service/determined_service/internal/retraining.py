@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import Request
 from starlette.responses import Response
 
-from determined.common.wire import paths
+from determined.common.wire import paths, serving
 from determined.common.wire.retraining import (
     AdvanceRetraining,
     BeginRetraining,
     RetrainingState,
 )
-from determined_service.access.dependencies import AgentAuth
+from determined.common.wire.serving import Served
+from determined_service.access.dependencies import RetrainingRunAuth, may_serve
+from determined_service.access.targets import Kind
 from determined_service.base import topics
 from determined_service.base.bounds import BigId
+from determined_service.base.errors import Forbidden
 from determined_service.base.json import JsonResponse
 from determined_service.retraining import runs, steps
 from determined_service.state.change import changing, reader
@@ -26,8 +31,15 @@ router = Router("Models")
 
 
 @router.post(paths.RETRAINING_RUNS)
-async def begin(given: BeginRetraining, agent: AgentAuth, db: Db) -> Response:
+async def begin(
+    given: BeginRetraining,
+    served: Annotated[Served | None, may_serve(Kind.RETRAINING, serving.NEW_RETRAINING)],
+    db: Db,
+    settings: SettingsOf,
+) -> Response:
     """Begins a run whose flow runs already, once for each flow run; 409 while another one is open."""
+    if served is not None and served.id != str(given.flow_run_id):
+        raise Forbidden(f"this token is good for {served} alone: send that run's id")
     async with changing(db) as change:
         model = await find_model(change.conn, given.model)
         retraining = await runs.find(change.conn, model.id, lock=True)
@@ -42,7 +54,11 @@ async def begin(given: BeginRetraining, agent: AgentAuth, db: Db) -> Response:
         await runs.seen(change.conn, run_id)
         runs.show(change, run_id)
         runs.name(change, run_id, run.model)
-    return JsonResponse(RetrainingState(run_id, run.state, run.state in runs.OPEN))
+    token = ""
+    if served is not None:
+        secret = settings.agent_token.get_secret_value()
+        token = serving.sign(secret, Served(serving.RETRAINING, str(run_id)))
+    return JsonResponse(RetrainingState(run_id, run.state, run.state in runs.OPEN, run_token=token))
 
 
 @router.post(paths.ADVANCE_RETRAINING)
@@ -50,7 +66,7 @@ async def advance(
     request: Request,
     run_id: BigId,
     given: AdvanceRetraining,
-    agent: AgentAuth,
+    run: RetrainingRunAuth,
     db: Db,
     hub: HubOf,
     settings: SettingsOf,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import Request
 from starlette.responses import Response
 
-from determined.common.wire import paths
+from determined.common.wire import paths, serving
 from determined.common.wire.search import (
     Attachment,
     Commit,
@@ -17,8 +18,10 @@ from determined.common.wire.search import (
     SearchFailure,
     TrialRun,
 )
+from determined.common.wire.serving import Served
 from determined_registry.database.tables import experiments, searches
-from determined_service.access.dependencies import AgentAuth
+from determined_service.access.dependencies import ExperimentRunAuth, may_serve
+from determined_service.access.targets import Kind
 from determined_service.base.bounds import BigId, Id, Seconds
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
@@ -33,7 +36,7 @@ router = Router("Search")
 
 
 @router.post(paths.ATTACH)
-async def attach(experiment_id: Id, given: Attachment, agent: AgentAuth, db: Db) -> Response:
+async def attach(experiment_id: Id, given: Attachment, run: ExperimentRunAuth, db: Db) -> Response:
     """Makes the caller the driver of the search; answers all data that it needs to continue."""
     async with changing(db) as change:
         found = await searching.attach(change, experiment_id, given.driver, given.flow_run_id)
@@ -41,7 +44,7 @@ async def attach(experiment_id: Id, given: Attachment, agent: AgentAuth, db: Db)
 
 
 @router.get(paths.SEARCH)
-async def get_search(experiment_id: Id, agent: AgentAuth, db: Db) -> Response:
+async def get_search(experiment_id: Id, run: ExperimentRunAuth, db: Db) -> Response:
     """The driver of the search, and how far the search is."""
     async with reader(db).connect() as conn:
         found = await conn.execute(
@@ -68,7 +71,7 @@ async def read_events(
     request: Request,
     experiment_id: Id,
     driver: uuid.UUID,
-    agent: AgentAuth,
+    run: ExperimentRunAuth,
     db: Db,
     hub: HubOf,
     after: BigId = 0,
@@ -91,7 +94,7 @@ async def read_events(
 
 
 @router.post(paths.COMMIT)
-async def commit(experiment_id: Id, given: Commit, agent: AgentAuth, db: Db) -> Response:
+async def commit(experiment_id: Id, given: Commit, run: ExperimentRunAuth, db: Db) -> Response:
     """Applies the operations and stores the state of the search, in one transaction, once."""
     if not given.operations:
         async with reader(db).connect() as conn:
@@ -121,7 +124,7 @@ async def commit(experiment_id: Id, given: Commit, agent: AgentAuth, db: Db) -> 
 
 
 @router.post(paths.FAIL)
-async def fail(experiment_id: Id, given: SearchFailure, agent: AgentAuth, db: Db) -> Response:
+async def fail(experiment_id: Id, given: SearchFailure, run: ExperimentRunAuth, db: Db) -> Response:
     """Ends the experiment in error."""
     async with changing(db) as change:
         await searching.fail(change, experiment_id, given.driver, given.error)
@@ -129,8 +132,15 @@ async def fail(experiment_id: Id, given: SearchFailure, agent: AgentAuth, db: Db
 
 
 @router.post(paths.TRIAL_RUN)
-async def set_trial_run(trial_id: Id, given: TrialRun, agent: AgentAuth, db: Db) -> Response:
+async def set_trial_run(
+    trial_id: Id,
+    given: TrialRun,
+    served: Annotated[Served | None, may_serve(Kind.EXPERIMENT, serving.EXPERIMENT)],
+    db: Db,
+) -> Response:
     """Notes that the run exists, so that the states kept for it are delivered."""
     async with reader(db).connect() as conn:
-        await trialing.set_flow_run(conn, trial_id, given.flow_run_id)
+        await trialing.set_flow_run(
+            conn, trial_id, given.flow_run_id, of=None if served is None else int(served.id)
+        )
     return JsonResponse({})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from starlette.responses import Response
 
-from determined.common.wire import paths
+from determined.common.wire import paths, serving
 from determined.common.wire.deletions import CheckpointNames, Deleted, DeletionEnd
 from determined.common.wire.legs import DamagedCheckpoint
-from determined_service.access.dependencies import AgentAuth
+from determined.common.wire.serving import Served
+from determined_service.access.dependencies import DeletionRunAuth, may_serve
+from determined_service.access.targets import Kind
 from determined_service.base.bounds import BigId, Id
 from determined_service.base.json import JsonResponse
 from determined_service.deleting import deletions as deleting
-from determined_service.deleting.damage import give_up_checkpoint
+from determined_service.deleting.damage import give_up_checkpoint, require_start_from
 from determined_service.state.change import changing, reader
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
@@ -21,17 +25,22 @@ router = Router("Checkpoints")
 
 @router.post(paths.DAMAGED_CHECKPOINT)
 async def damaged_checkpoint(
-    trial_id: Id, given: DamagedCheckpoint, agent: AgentAuth, db: Db
+    trial_id: Id,
+    given: DamagedCheckpoint,
+    served: Annotated[Served | None, may_serve(Kind.ALLOCATION, serving.ALLOCATION)],
+    db: Db,
 ) -> Response:
     """The checkpoint to start from is damaged; answers the checkpoint to start from instead."""
     async with changing(db) as change:
+        if served is not None:
+            await require_start_from(change, served.id, trial_id, given.uuid)
         found = await give_up_checkpoint(change, trial_id, given.uuid, given.reason)
     return JsonResponse(found)
 
 
 @router.get(paths.DELETION)
 async def deletion_work(
-    deletion_id: BigId, agent: AgentAuth, db: Db, settings: SettingsOf
+    deletion_id: BigId, run: DeletionRunAuth, db: Db, settings: SettingsOf
 ) -> Response:
     """The things to delete, by storage."""
     async with reader(db).connect() as conn:
@@ -40,7 +49,9 @@ async def deletion_work(
 
 
 @router.post(paths.DELETED)
-async def note_deleted(deletion_id: BigId, given: Deleted, agent: AgentAuth, db: Db) -> Response:
+async def note_deleted(
+    deletion_id: BigId, given: Deleted, run: DeletionRunAuth, db: Db
+) -> Response:
     """Files were deleted from the storage; the report is also a sign of life."""
     async with changing(db) as change:
         await deleting.note_deleted(change, deletion_id, given.left)
@@ -49,7 +60,7 @@ async def note_deleted(deletion_id: BigId, given: Deleted, agent: AgentAuth, db:
 
 @router.post(paths.DELETION_END)
 async def end_deletion(
-    deletion_id: BigId, given: DeletionEnd, agent: AgentAuth, db: Db
+    deletion_id: BigId, given: DeletionEnd, run: DeletionRunAuth, db: Db
 ) -> Response:
     """The run has tried to delete everything."""
     async with changing(db) as change:
@@ -58,8 +69,13 @@ async def end_deletion(
 
 
 @router.post(paths.KNOWN_CHECKPOINTS)
-async def known_checkpoints(given: CheckpointNames, agent: AgentAuth, db: Db) -> Response:
-    """The checkpoints that the service knows."""
+async def known_checkpoints(
+    given: CheckpointNames,
+    served: Annotated[Served | None, may_serve(Kind.DELETION, serving.DELETION)],
+    db: Db,
+) -> Response:
+    """The checkpoints that the service knows. Every deletion may ask: it finds files of which it knows only
+    the names."""
     async with reader(db).connect() as conn:
         found = await deleting.known_checkpoints(conn, given.uuids)
     return JsonResponse(CheckpointNames(sorted(found)))

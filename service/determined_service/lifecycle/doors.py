@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire import doors, shells
+from determined.common.wire import doors, gate, shells
 from determined.common.wire.doors import DoorOrder, DoorState
 from determined.common.wire.times import HEARTBEAT_S
 from determined_registry.database.tables import allocation_doors, allocation_ports, allocations
@@ -128,14 +128,19 @@ async def open_secret(conn: AsyncConnection, asked: Asked) -> str | None:
     return str(row.secret) if row.is_open else None
 
 
-async def order(conn: AsyncConnection, allocation_id: str, node: int) -> DoorOrder:
+async def order(
+    conn: AsyncConnection, allocation_id: str, node: int, agent_token: str
+) -> DoorOrder:
     """Whether somebody has asked for this door."""
     secret = (
         await conn.execute(
             sa.select(_c.secret).where(_c.allocation_id == allocation_id, _c.node == node)
         )
     ).scalar_one_or_none()
-    return DoorOrder(False) if secret is None else DoorOrder(True, shells.hash_of(secret))
+    if secret is None:
+        return DoorOrder(False)
+    key = gate.key(agent_token, allocation_id, doors.port_name(node))
+    return DoorOrder(True, shells.hash_of(secret), key.hex())
 
 
 async def set_state(change: Change, allocation_id: str, state: DoorState) -> None:

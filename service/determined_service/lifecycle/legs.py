@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from determined.common.wire.legs import ExitKind, Port
+from determined_registry.database.tables import allocations, experiments, tasks
 from determined_service.base import topics
 from determined_service.base.errors import Conflict
 from determined_service.ingest import logs
@@ -77,6 +78,18 @@ _NODES_END = sa.text(
     WHERE allocation_id = :id AND state <> 'TERMINATED'
     """
 )
+
+
+def definition_of_leg(allocation_id: str, hash: str) -> sa.ScalarSelect[str]:
+    """``hash`` if it is that of the model definition of this leg, which has not ended; else no row."""
+    a, k, e = allocations.c, tasks.c, experiments.c
+    own = sa.func.coalesce(k.model_def_hash, e.model_def_hash)
+    found = sa.select(own).select_from(
+        allocations.join(tasks, k.id == a.task_id).outerjoin(experiments, e.id == a.experiment_id)
+    )
+    return found.where(
+        a.id == allocation_id, a.state != states.TERMINATED, own == hash
+    ).scalar_subquery()
 
 
 async def start_leg(

@@ -229,21 +229,29 @@ _SET_RUN = sa.text(
     """
     WITH known AS (
         UPDATE tasks k SET flow_run_id = :run
-        FROM trials t WHERE t.id = :id AND k.id = t.task_id RETURNING k.id
+        FROM trials t
+        WHERE t.id = :id AND k.id = t.task_id
+          AND t.experiment_id = coalesce(cast(:of AS integer), t.experiment_id)
+        RETURNING k.id
     )
     SELECT pg_notify(:channel, :topic) FROM known
     """
 )
 
 
-async def set_flow_run(conn: AsyncConnection, trial_id: int, flow_run_id: UUID) -> None:
+async def set_flow_run(
+    conn: AsyncConnection, trial_id: int, flow_run_id: UUID, of: int | None = None
+) -> None:
     """The trial's Prefect run exists: its states, kept until now, may be delivered.
 
-    One statement, so ``conn`` needs no transaction. Raises NotFound.
+    One statement, so ``conn`` needs no transaction. Raises NotFound; also for a trial of another experiment
+    than ``of``, if that is given.
     """
-    given = {"id": trial_id, "run": flow_run_id, "channel": CHANNEL, "topic": topics.OUTBOX}
+    given = {"id": trial_id, "run": flow_run_id, "of": of}
+    given |= {"channel": CHANNEL, "topic": topics.OUTBOX}
     if (await conn.execute(_SET_RUN, given)).first() is None:
-        raise NotFound(f"trial {trial_id} does not exist")
+        whose = "" if of is None else f", or is not one of experiment {of}"
+        raise NotFound(f"trial {trial_id} does not exist{whose}")
 
 
 _OPERATION = sa.text(

@@ -17,13 +17,15 @@ from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
+from determined.common.wire import serving
+from determined.common.wire.serving import Served
 from determined_service.access.dependencies import Gate, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, IdempotencyKey, Name
 from determined_service.base.db import Database
-from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.errors import BadRequest, Conflict, Forbidden
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
@@ -43,7 +45,7 @@ from determined_service.web.state import Db, SettingsOf, ViewerOf
 router = Router("Experiments", "/api/v1/experiments")
 
 
-Creator = Annotated[Principal, may(Action.CREATE, Kind.EXPERIMENT)]
+Submitter = Annotated[Principal, may(Action.SUBMIT, Kind.EXPERIMENT)]
 
 
 class NewExperiment(WithFiles):
@@ -100,9 +102,14 @@ class NewExperiment(WithFiles):
         )
 
 
-async def read_submission(request: Request, user: Creator) -> AsyncIterator[NewExperiment]:
+async def read_submission(request: Request, user: Submitter) -> AsyncIterator[NewExperiment]:
     """The submission in the body, once it is known who asks."""
     async with bodies_with_files.read(request, NewExperiment) as given:
+        served = user.serves
+        if served is not None and (given.unmanaged or str(given.flow_run_id) != served.id):
+            raise Forbidden(
+                f"this token is good for {served} alone: send that run's id as flowRunId"
+            )
         yield given
 
 
@@ -112,19 +119,22 @@ Submitted = Annotated[NewExperiment, Depends(read_submission)]
 @router.post("", openapi_extra=bodies_with_files.described(NewExperiment))
 async def create_experiment(
     given: Submitted,
-    user: Creator,
+    user: Submitter,
     db: Db,
     settings: SettingsOf,
     viewer_of: ViewerOf,
 ) -> Response:
-    """Checks the whole submission, stores it and starts its search."""
+    """Checks the whole submission, stores it and starts its search.
+
+    A run in Prefect that submits its own experiment finds `runToken` in the answer: its token from then on.
+    """
     if given.unmanaged:
         return await create_unmanaged(given, None, user, db, settings)
     viewer = viewer_of(user)
     submission = given.submission()
     known = await _submitted(db, submission, user.user_id)
     if known is not None:
-        return await _answer(db, known, viewer, ())
+        return await _answer(db, known, viewer, (), run_token=_run_token(user, known, settings))
     prepared = await submit.prepare(submission, settings)
     if given.validate_only:
         async with reader(db).connect() as conn:
@@ -149,15 +159,24 @@ async def create_experiment(
         known = await _submitted(db, submission, user.user_id)
         if known is None:
             raise
-        return await _answer(db, known, viewer, ())
-    return _created(found, plan.warnings, remarks)
+        return await _answer(db, known, viewer, (), run_token=_run_token(user, known, settings))
+    token = _run_token(user, experiment_id, settings)
+    return _created(found, plan.warnings, remarks, token)
+
+
+def _run_token(user: Principal, experiment_id: int, settings: Settings) -> str:
+    """The token for the experiment, if a run in Prefect has submitted it; else empty."""
+    if user.serves is None:
+        return ""
+    served = Served(serving.EXPERIMENT, str(experiment_id))
+    return serving.sign(settings.agent_token.get_secret_value(), served)
 
 
 @router.put(
     "/by-external-id/{external_id:path}", openapi_extra=bodies_with_files.described(NewExperiment)
 )
 async def put_experiment(
-    external_id: Name, given: Submitted, user: Creator, db: Db, settings: SettingsOf
+    external_id: Name, given: Submitted, user: Submitter, db: Db, settings: SettingsOf
 ) -> Response:
     """The unmanaged experiment of this name; a new one when there is none yet."""
     if not given.unmanaged:
@@ -256,6 +275,7 @@ async def _answer(
     warnings: tuple[str, ...],
     *,
     managed: bool = True,
+    run_token: str = "",
     **more: str,
 ) -> Response:
     async with reader(db).connect() as conn:
@@ -265,15 +285,18 @@ async def _answer(
             remarks = await _remarks_on(conn, config, text, pool, waits=bool(warnings))
         else:
             remarks = surroundings.remarks_outside(config, text)
-    return _created(found, warnings, remarks, **more)
+    return _created(found, warnings, remarks, run_token, **more)
 
 
 def _created(
     found: dict[str, Any],
     warnings: tuple[str, ...],
     remarks: list[str],
+    run_token: str = "",
     **more: str,
 ) -> Response:
+    if run_token:
+        more["runToken"] = run_token
     return JsonResponse(
         {
             "experiment": found,

@@ -4,6 +4,7 @@
 # ruff: noqa: N803
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
@@ -11,14 +12,15 @@ import sqlalchemy as sa
 from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
-from determined.common.wire import paths
+from determined.common.wire import paths, serving
+from determined.common.wire.serving import Served
 from determined_service.access.dependencies import (
-    AgentAuth,
     Gate,
     MayNamedUnlessEnded,
     TaskReader,
     TrialReader,
     may_named,
+    may_serve,
 )
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -27,12 +29,14 @@ from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, ndjson_error
 from determined_service.base.json import JsonResponse, ndjson
 from determined_service.base.streams import Stream
+from determined_service.deleting.deletions import task_of_deletion
 from determined_service.ingest.logs import (
     LogLines,
     read_lines,
     read_shipped_lines,
     read_upstream_lines,
 )
+from determined_service.state.change import reader
 from determined_service.views.logs import (
     LogFilter,
     check_pattern,
@@ -82,15 +86,31 @@ _UPSTREAM_LINES = {"logs": [{"taskId": "1.2f6c7d2e", "log": "hi\n", "level": "LO
 
 
 @router.post(paths.LOGS, openapi_extra=json_example(_LINES))
-async def store_logs(request: Request, agent: AgentAuth) -> Response:
+async def store_logs(
+    request: Request,
+    served: Annotated[
+        Served | None, may_serve(Kind.ALLOCATION, serving.ALLOCATION, serving.DELETION)
+    ],
+    db: Db,
+) -> Response:
     """Lines of one task's processes.
 
     Body: `{"stream": uuid, "seq": int, "task_id", "allocation_id", "agent_id", "lines": [{"t": epoch
     seconds, "stdtype", "level", "rank", "source", "log"}]}`. The same (stream, seq) twice is stored
-    once; the answer comes after the commit.
+    once; the answer comes after the commit. A supervisor writes the log of its own allocation, until a week
+    after the allocation's end: it may have been cut off from the service. A deletion's run writes the log of
+    the deletion.
     """
-    lines = await _read(request, read_lines)
-    return JsonResponse({"stored": await logs_queue(request).submit(lines)})
+    only: tuple[str, str | None] | None = None
+    allocation_id = None
+    if served is not None and served.kind == serving.DELETION:
+        async with reader(db).connect() as conn:
+            only = (await task_of_deletion(conn, int(served.id)), None)
+    elif served is not None:
+        allocation_id = served.id
+        only = (allocation_id.rpartition(".")[0], allocation_id)
+    lines = await _read(request, functools.partial(read_lines, only=only))
+    return JsonResponse({"stored": await logs_queue(request).submit(lines, allocation_id)})
 
 
 @router.post("/api/v1/task/logs", openapi_extra=json_example(_UPSTREAM_LINES))

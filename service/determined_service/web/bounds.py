@@ -116,7 +116,7 @@ def _admit(scope: Scope) -> int:
 def _most(scope: Scope) -> int:
     path: str = scope["path"]
     if path.startswith(f"{paths.PREFIX}/"):
-        return limits.LOGS_BYTES if _is_agent(scope) else limits.BODY_BYTES
+        return limits.LOGS_BYTES if _is_platform(scope) else limits.BODY_BYTES
     if scope["method"] in ("POST", "PUT", "PATCH"):
         for pattern, most in _LARGER:
             if pattern.fullmatch(path):
@@ -124,11 +124,11 @@ def _most(scope: Scope) -> int:
     return limits.BODY_BYTES
 
 
-def _is_agent(scope: Scope) -> bool:
+def _is_platform(scope: Scope) -> bool:
     request = Request(scope)
     auth = getattr(request.app.state, "auth", None)
     try:
-        return auth is not None and bool(auth.is_agent(bearer_token(request.headers)))
+        return auth is not None and bool(auth.is_platform(bearer_token(request.headers)))
     except Unauthenticated:
         return False
 

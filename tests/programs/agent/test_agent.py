@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import SecretStr
 
 from determined.common.wire.message import WireError
 from determined.common.wire.version import VERSION
@@ -61,6 +62,27 @@ async def test_runs_what_the_service_hands_out(config: AgentConfig, control: Fak
     assert control.text("stdout") == "trained\n" * 4
     assert all(ended["exit_code"] == 0 for ended in control.exits.values())
     assert not list((config.work_dir / "allocations").iterdir())
+
+
+@either_launcher
+async def test_a_supervisor_has_the_token_of_its_order_and_not_the_agents(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    config = config.model_copy(update={"agent_token": SecretStr("agents-own-secret")})
+    async with running(config):
+        await control.until(lambda: control.registrations)
+        control.start(spec("7.abc.1", supervisor_token="of-leg-1"))
+        # The order of a service of the release before.
+        control.start(spec("7.abc.2"))
+        await control.until(lambda: len(control.exits) == 2)
+    by_leg: dict[str, set[str]] = {"7.abc.1": set(), "7.abc.2": set()}
+    for path, sender in control.senders:
+        for allocation_id, senders in by_leg.items():
+            if f"/allocations/{allocation_id}/" in path:
+                senders.add(sender)
+    assert by_leg == {"7.abc.1": {"Bearer of-leg-1"}, "7.abc.2": {"Bearer agents-own-secret"}}
+    logs = {sender for path, sender in control.senders if path.endswith("/logs")}
+    assert logs == {"Bearer of-leg-1", "Bearer agents-own-secret"}
 
 
 @either_launcher

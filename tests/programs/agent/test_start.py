@@ -143,7 +143,10 @@ def test_one_agent_has_a_name(cluster: ClusterState, monkeypatch: pytest.MonkeyP
     called: list[dict[str, str]] = []
     monkeypatch.setattr(os, "execve", lambda program, argv, env: called.append(env))
     config = configure(Wishes(name="n", slots=1))
+    monkeypatch.setenv("DET_AGENT_TOKEN", cluster.agent_token)
     become(config)
+    # What the agent starts inherits its environment, and is not to have the token.
+    assert "DET_AGENT_TOKEN" not in called[0]
     settings = Path(called[0]["DET_AGENT_CONFIG"])
     assert settings.stat().st_mode & 0o777 == 0o600
     again = AgentConfig.model_validate_json(settings.read_text())

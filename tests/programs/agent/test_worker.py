@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
 
+from determined.common.wire import serving
+from determined.common.wire.serving import Served
 from determined_deployments.agent import flow_run as flow_runs
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
@@ -25,6 +27,7 @@ from determined_deployments.agent.launchers.fork_server.worker import (
     ProcessJobConfiguration,
 )
 from determined_deployments.agent.launchers.processes import Child
+from determined_deployments.agent.prefect_side import PrefectSide
 from determined_deployments.agent.relaunches import Relaunches
 from determined_deployments.agent.worker import SET_DIRECTORY
 
@@ -256,6 +259,26 @@ async def test_process_that_does_not_heed_sigterm_is_killed(config: AgentConfig)
     assert await held.ended == Exit(signal=9)
 
 
+class NoLauncher:
+    """Nothing is started."""
+
+
+def test_a_run_gets_a_token_for_what_it_serves_and_never_the_agents(tmp_path: Path) -> None:
+    given = {"agent_id": "a", "slots": 1, "agent_token": "secret", "work_dir": tmp_path}
+    given["master_url"] = "http://127.0.0.1:9"
+    side = PrefectSide(AgentConfig.model_validate(given), cast("Any", NoLauncher()))
+    run = cast("Any", SimpleNamespace(id=uuid4(), parameters={"experiment_id": 7}))
+    ours = "determined_flows.experiment.run_experiment"
+    own = serving.sign("secret", Served(serving.EXPERIMENT, "7"))
+    assert side.tokens_of(run, ours) == {"DET_RUN_TOKEN": own, "DET_AGENT_TOKEN": ""}
+    nothing = {"DET_RUN_TOKEN": "", "DET_AGENT_TOKEN": ""}
+    assert side.tokens_of(run, None) == nothing
+    # A service of the release before knows the agents' token alone.
+    side.takes_signed = False
+    assert side.tokens_of(run, ours) == {"DET_RUN_TOKEN": "", "DET_AGENT_TOKEN": "secret"}
+    assert side.tokens_of(run, None) == nothing
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "is_ours"),
     [
@@ -266,7 +289,5 @@ async def test_process_that_does_not_heed_sigterm_is_killed(config: AgentConfig)
         (None, False),
     ],
 )
-def test_only_flows_of_this_project_get_the_agents_token(
-    entrypoint: str | None, is_ours: bool
-) -> None:
-    assert prepared(entrypoint=entrypoint).is_ours is is_ours
+def test_only_flows_of_this_project_get_a_token(entrypoint: str | None, is_ours: bool) -> None:
+    assert prepared(entrypoint=entrypoint).our_flow == (entrypoint if is_ours else None)

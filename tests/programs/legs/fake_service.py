@@ -37,6 +37,8 @@ class FakeService:
     def __init__(self) -> None:
         self.model_defs: dict[str, bytes] = {}
         self.calls: list[tuple[float, str, Any]] = []
+        self.senders: list[tuple[str, str]] = []
+        """Each request's path, and with which token it came."""
         self.logs: list[dict[str, Any]] = []
         self.seen: set[tuple[str, int]] = set()
         self.exits: dict[str, dict[str, Any]] = {}
@@ -50,11 +52,13 @@ class FakeService:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                service.senders.append((self.path, self.headers["Authorization"]))
                 service._get(self)
 
             def do_POST(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length) or b"{}")
+                service.senders.append((self.path, self.headers["Authorization"]))
                 status, answer = service._post(self.path, body)
                 service._answer(self, status, json.dumps(answer).encode())
 

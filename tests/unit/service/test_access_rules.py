@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from determined.common.wire.serving import NEW_EXPERIMENT, Served
 from determined_service.access import rules
 from determined_service.access.dependencies import ClusterAdmin
-from determined_service.access.principal import AGENT, ALLOCATION, USER, AllocationRef, Principal
-from determined_service.access.rules import RULES, Action, Grant, authorise, owner_decides
+from determined_service.access.principal import (
+    AGENT,
+    ALLOCATION,
+    SERVING,
+    USER,
+    AllocationRef,
+    Principal,
+)
+from determined_service.access.rules import RULES, Action, authorise, owner_decides
 from determined_service.access.targets import Id, Kind, Owner, Target
 from determined_service.base.errors import ApiError, Forbidden, Unauthenticated
+from tests import who_may_table
 
 may_administer = get_args(ClusterAdmin)[1].dependency
 
@@ -21,7 +31,17 @@ BOB = Principal(USER, 2, "bob", False)
 ROOT = Principal(USER, 3, "root", True)
 AGENTS = Principal(AGENT, 4, "determined", True)
 PROCESS = Principal(ALLOCATION, 1, "alice", False, AllocationRef("7.a.1", "7.a", 7, 9, 1))
-EVERYBODY = {"alice": ALICE, "bob": BOB, "root": ROOT, "agents": AGENTS, "process": PROCESS}
+SUPERVISOR = Principal(SERVING, 4, "determined", False, serves=Served("allocation", "7.a.1"))
+RUN = Principal(SERVING, 4, "determined", False, serves=Served("experiment", "7"))
+EVERYBODY = {
+    who_may_table.OTHER: BOB,
+    who_may_table.OWNER: ALICE,
+    who_may_table.ADMINISTRATOR: ROOT,
+    who_may_table.PROCESS: PROCESS,
+    who_may_table.AGENT: AGENTS,
+    who_may_table.SUPERVISOR: SUPERVISOR,
+    who_may_table.RUN: RUN,
+}
 
 THING: dict[Kind, Id] = {
     Kind.USER: 1,
@@ -32,19 +52,10 @@ THING: dict[Kind, Id] = {
     Kind.CHECKPOINT: "c",
     Kind.MODEL: "m",
     Kind.PIPELINE: 5,
+    Kind.RETRAINING: 12,
+    Kind.DELETION: 13,
 }
 """Each belongs to alice; trial, task and allocation are the process' own."""
-
-MAY = {
-    Grant.LOGGED_IN: {"alice", "bob", "root", "agents", "process"},
-    Grant.OWNER: {"alice", "root", "agents"},
-    Grant.OWNER_ALONE: {"alice", "root", "agents"},
-    Grant.OWNER_OR_TASKS: {"alice", "root", "agents", "process"},
-    Grant.SENDER: {"alice", "root", "agents", "process"},
-    Grant.ITSELF: {"alice", "root", "agents"},
-    Grant.ADMINISTRATOR: {"root", "agents"},
-    Grant.AGENT: {"agents"},
-}
 
 
 def refusal(who: Principal, action: Action, target: Target, verb: str = "") -> ApiError | None:
@@ -55,11 +66,53 @@ def refusal(who: Principal, action: Action, target: Target, verb: str = "") -> A
     return None
 
 
+def who_serves(column: str, action: Action, kind: Kind) -> Principal:
+    """The subject of the column; of Prefect runs the one that may most about such a thing."""
+    if column != who_may_table.RUN or kind in (Kind.ALLOCATION, Kind.CLUSTER):
+        return EVERYBODY[column]
+    new = action == Action.SUBMIT
+    served = Served(NEW_EXPERIMENT, "some-run") if new else Served(kind, str(THING.get(kind)))
+    return dataclasses.replace(RUN, serves=served)
+
+
 @pytest.mark.parametrize(("action", "kind"), RULES)
 def test_who_may(action: Action, kind: Kind) -> None:
-    target = Target(kind, THING.get(kind), Owner(1, "alice"))
-    passed = {name for name, who in EVERYBODY.items() if refusal(who, action, target) is None}
-    assert passed == MAY[RULES[action, kind]]
+    """As the table says, whether the owner's task has made the thing or not."""
+    for tasks, passing in (
+        ((), {who_may_table.YES, who_may_table.OWN}),
+        (("7.a",), {who_may_table.YES, who_may_table.OWN, who_may_table.MADE}),
+    ):
+        target = Target(kind, THING.get(kind), Owner(1, "alice", tasks))
+        for column, cell in who_may_table.cells(action, kind).items():
+            found = refusal(who_serves(column, action, kind), action, target)
+            assert (found is None) == (cell in passing), f"{column}: {found}"
+
+
+def test_the_table_in_the_docs_is_the_table() -> None:
+    page = Path(__file__).parents[3] / "docs" / "operate" / "security.md"
+    assert "\n".join(who_may_table.lines()) in page.read_text(), (
+        "put into the page what `python -m tests.who_may_table` prints"
+    )
+
+
+@pytest.mark.parametrize("kind", [kind for action, kind in RULES if action == Action.SERVE])
+def test_who_serves_one_thing_serves_no_other(kind: Kind) -> None:
+    """Neither another one of the same kind, nor one of the same number of another kind, nor all of them."""
+    for column in (who_may_table.SUPERVISOR, who_may_table.RUN):
+        who = who_serves(column, Action.SERVE, kind)
+        assert who.serves is not None
+        for other in (k for action, k in RULES if action == Action.SERVE):
+            for one in ("8", "7.a.2", None, *([who.serves.id] if other != who.serves.kind else [])):
+                found = refusal(who, Action.SERVE, Target(other, one))
+                assert isinstance(found, Forbidden), (who, other, one)
+
+
+def test_a_supervisor_that_may_not_is_told_what_its_token_is_for() -> None:
+    found = refusal(SUPERVISOR, Action.CHANGE, Target(Kind.EXPERIMENT, 7, Owner(4, "x")), "kill")
+    assert isinstance(found, Forbidden)
+    assert found.message == (
+        "this token is good for allocation 7.a.1 alone: it may not kill experiment 7"
+    )
 
 
 @pytest.mark.parametrize(("action", "kind"), RULES)

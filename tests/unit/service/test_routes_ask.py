@@ -38,7 +38,7 @@ PUBLIC: dict[Address, str] = {
         "/plots/experiments/{experiment_id}/{key}",
     ): "the signed key in the link is the permission",
 }
-OWNED = (Grant.OWNER, Grant.SENDER, Grant.ITSELF)
+OWNED = (Grant.OWNER, Grant.SENDER, Grant.ITSELF, Grant.SERVING)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_only_reading_is_declared_by_get() -> None:
     }
 
 
-def test_internal_routes_are_for_agents_alone() -> None:
+def test_internal_routes_are_for_agents_supervisors_and_runs_alone() -> None:
     for (method, path), found in declared_rules().items():
         internal = path.startswith("/internal/")
         assert internal == any(rule.action == Action.SERVE for rule in found), f"{method} {path}"

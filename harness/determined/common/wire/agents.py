@@ -79,12 +79,17 @@ class Registration(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Registered(Message):
-    """The answer. ``kill``: allocations whose processes must die; ``wire``: the service's version."""
+    """The answer. ``kill``: allocations whose processes must die; ``wire``: the service's version.
+
+    ``takes_signed``: the service knows the tokens of :mod:`determined.common.wire.serving`. One of the
+    release before does not, so runs need the agents' own token there.
+    """
 
     cluster_id: str
     kill: list[str]
     heartbeat_s: float = HEARTBEAT_S
     wire: int = 0
+    takes_signed: bool = False
 
 
 @checked

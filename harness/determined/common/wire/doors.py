@@ -62,10 +62,15 @@ class Hello(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class DoorOrder(Message):
-    """The answer to a supervisor that was rung: whether its door is wanted, and the hash of the secret."""
+    """The answer to a supervisor that was rung: whether its door is wanted, and the hash of the secret.
+
+    ``gate_key``: of the gate (:mod:`determined.common.wire.gate`) before the door, in hex; empty from a
+    service of the release before.
+    """
 
     wanted: bool
     secret_hash: str = ""
+    gate_key: str = ""
 
 
 @checked

@@ -7,9 +7,10 @@ The task's server listens where only its own machine reaches it. The leg's super
 2. the proxy sends the :func:`proof` for them;
 3. the gate connects to the task's server and sends :data:`OPEN`; from there on it passes every byte on.
 
-A gate that refuses ends the connection. The key is made of the agents' token, which tasks do not have, so
-nobody else can make it, and a proof that was overheard is of no use for another connection. What comes after
-it is not encrypted.
+A gate that refuses ends the connection. The service makes the key of the agents' token, which neither tasks
+nor supervisors have, and gives it to the supervisor with the order (:attr:`Port.gate_key
+<determined.common.wire.legs.Port.gate_key>`). So nobody else can make it, and a proof that was overheard is
+of no use for another connection. What comes after it is not encrypted.
 """
 
 from __future__ import annotations

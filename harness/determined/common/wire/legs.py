@@ -74,7 +74,7 @@ class Port(Message):
     the process is asked for the whole path, ``/proxy/<task>/…``; else for what comes after it.
     ``ready_path``: it is ready once it answers this path without a server error; else once it listens.
     ``behind``: in a report, the process' own number, where a gate (:mod:`determined.common.wire.gate`) is at
-    ``port``.
+    ``port``. ``gate_key``: in an order, the key of that gate, in hex; empty in one of the release before.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Port(Message):
     keep_prefix: bool = False
     ready_path: str = ""
     behind: int = 0
+    gate_key: str = ""
 
 
 @checked
@@ -113,6 +114,8 @@ class LegSpec(Message):
     its process (of a gang its first node's) that are reached through the service. ``work_dir``: where
     the process starts, instead of the directory with its files; it may name ``$DET_USER`` and
     ``$AGENT_USER``. ``granted``: an order without it is of a service that grants nothing.
+    ``supervisor_token``: what the supervisor reports with (:mod:`determined.common.wire.serving`); empty in
+    an order of the release before.
     """
 
     allocation_id: str
@@ -146,6 +149,7 @@ class LegSpec(Message):
     ports: list[Port] = field(default_factory=list)
     work_dir: str | None = None
     granted: Granted = field(default_factory=Granted)
+    supervisor_token: str = ""
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""

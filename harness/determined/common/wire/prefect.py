@@ -23,6 +23,10 @@ RETRAINING_DEPLOYMENT = f"{RETRAINING_FLOW}/{RETRAINING_FLOW}"
 PIPELINE_DEPLOYMENT = f"{PIPELINE_FLOW}/{PIPELINE_FLOW}"
 
 EXPERIMENT_ENTRYPOINT = "determined_flows.experiment.run_experiment"
+TRIAL_ENTRYPOINT = "determined_flows.trial.run_trial"
+DELETION_ENTRYPOINT = "determined_flows.checkpoint_gc.delete_from_storage"
+RETRAINING_ENTRYPOINT = "determined_flows.retrain.retrain"
+PIPELINE_ENTRYPOINT = "determined_flows.pipeline.run_pipeline"
 
 AWAITING_SLOTS = "AwaitingSlots"
 """The state of a run (SCHEDULED by type) that waits for slots. Its name may go on with the reason, see

@@ -32,7 +32,10 @@ class AdvanceRetraining(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class RetrainingState(Message):
-    """Where the run is. ``open``: there is something left to do. ``experiment_id``: what it waits for."""
+    """Where the run is. ``open``: there is something left to do. ``experiment_id``: what it waits for.
+
+    ``run_token``: to whoever has begun the run with a token for that alone, the token for the run.
+    """
 
     run_id: int
     state: str
@@ -40,3 +43,4 @@ class RetrainingState(Message):
     reason: str | None = None
     experiment_id: int | None = None
     failed_step: str | None = None
+    run_token: str = ""

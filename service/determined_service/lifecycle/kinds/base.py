@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -28,7 +28,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
+from determined.common.wire import gate, serving
 from determined.common.wire.legs import AgentUser, ExitKind, Granted, LegSpec, Port, TaskDefaults
+from determined.common.wire.serving import Served
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
@@ -195,6 +197,11 @@ class SlotKind(TaskKind):
 
     def _spec(self, row: sa.Row[Any], order: dict[str, Any], settings: Settings) -> LegSpec:
         env = {"DET_USER": row.username, **order.pop("env", {})}
+        secret = settings.agent_token.get_secret_value()
+        order["ports"] = [
+            replace(port, gate_key=gate.key(secret, row.id, port.name).hex())
+            for port in order.get("ports", ())
+        ]
         return LegSpec(
             allocation_id=row.id,
             task_id=row.task_id,
@@ -218,6 +225,7 @@ class SlotKind(TaskKind):
                 row.resource_pool,
                 is_administrator=row.is_administrator,
             ),
+            supervisor_token=serving.sign(secret, Served(serving.ALLOCATION, row.id)),
             **order,
         )
 
