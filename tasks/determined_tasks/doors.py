@@ -26,7 +26,7 @@ from determined.common.wire.doors import DoorOrder, DoorState, Hello
 from determined.common.wire.legs import LegSpec, Port
 from determined.common.wire.message import WireError
 from determined.common.wire.shells import Frame
-from determined_tasks import ports
+from determined_tasks import gating, ports
 from determined_tasks.service_link import ServiceLink
 from determined_tasks.task_environment import Place
 
@@ -102,7 +102,7 @@ class Doors:
             inside = self._reserved.ports[0]
             listener = socket.create_server((ports.LOOPBACK, inside.port))
             token, allocation_id = self._place.agent_token, self._spec.allocation_id
-            self._gates = ports.gates_before(
+            self._gates = gating.gates_before(
                 [inside], address, ports.LOOPBACK, token, allocation_id
             )
             if self._gates is None:

@@ -31,6 +31,7 @@ from determined_tasks import (
     bell,
     context_dir,
     exit_reason,
+    gating,
     ports,
     restore_point,
     returning,
@@ -314,7 +315,7 @@ class Leg:
         """Reports the process as running, and then when its ports can be reached."""
         found, listening = self.ports.ports, self.carrier.listening()
         shown, address = found, listening.address if found else ""
-        gates = ports.gates_before(
+        gates = gating.gates_before(
             found, self.address, address, self.place.agent_token, self.spec.allocation_id
         )
         if gates is not None:

@@ -17,15 +17,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psutil
 
 from determined.common.wire.legs import LegSpec, Port, PortState
-
-if TYPE_CHECKING:
-    from determined_tasks.gates import Gates
 
 FIRST, LAST = 2600, 3500
 """Determined's own range for what people open in a browser."""
@@ -140,19 +136,6 @@ def _way(host: str, port: int) -> str:
         address = str(asked.getsockname()[0])
     # The service has an address of this machine.
     return LOOPBACK if address in (where[0], "::1", LOOPBACK) else address
-
-
-def gates_before(
-    ports: list[Port], address: str, inside: str, agent_token: str, allocation_id: str
-) -> Gates | None:
-    """Opens gates on the network before ports that listen at ``inside``; None: none are needed, because the
-    service, which knows this machine as ``address``, reaches the ports itself."""
-    if not ports or address == LOOPBACK:
-        return None
-    # Few legs need it, and asyncio with it.
-    from determined_tasks.gates import Gates
-
-    return Gates(ports, address, inside, agent_token, allocation_id)
 
 
 class Watch:

@@ -13,7 +13,7 @@ import pytest
 from determined.common.wire import gate
 from determined.common.wire.legs import Port
 from determined_service.proxy import gates as proxy
-from determined_tasks import gates, ports
+from determined_tasks import gates, gating
 from tests.listening import listening
 from tests.waiting import TIMEOUT_S
 
@@ -154,4 +154,4 @@ def test_no_server_behind_the_gate() -> None:
 
 
 def test_the_service_on_this_machine_needs_no_gate() -> None:
-    assert ports.gates_before([Port("web", 1)], LOOPBACK, LOOPBACK, TOKEN, ALLOCATION) is None
+    assert gating.gates_before([Port("web", 1)], LOOPBACK, LOOPBACK, TOKEN, ALLOCATION) is None
