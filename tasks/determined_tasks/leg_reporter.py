@@ -62,9 +62,10 @@ class LegReporter:
         """Whether the service is away and there is no more room: then the process must wait."""
         return self._shipper.is_full
 
-    def begin(self) -> None:
-        """Ships what is said from now on, long before the process runs."""
-        self._begin(None)
+    def begin(self, started: Started | None = None) -> None:
+        """Ships what is said from now on, long before the process runs, or once it is reported."""
+        self._thread = threading.Thread(target=self._work, args=(started,), name="leg-reporter")
+        self._thread.start()
 
     def start(
         self,
@@ -79,7 +80,7 @@ class LegReporter:
         """
         started = Started(pid, socket.gethostname(), self._node, address, list(ports))
         if self._thread is None:
-            self._begin(started)
+            self.begin(started)
         elif not self._post(paths.RUNNING, started, service):
             self._on_ended()
 
@@ -96,12 +97,8 @@ class LegReporter:
             return False
         return True
 
-    def _begin(self, running: Started | None) -> None:
-        self._thread = threading.Thread(target=self._work, args=(running,), name="leg-reporter")
-        self._thread.start()
-
-    def _work(self, running: Started | None) -> None:
-        if running is not None and not self._post(paths.RUNNING, running):
+    def _work(self, started: Started | None) -> None:
+        if started is not None and not self._post(paths.RUNNING, started):
             self._on_ended()
         self._shipper.run()
 
@@ -120,7 +117,7 @@ class LegReporter:
     def finish(self, result: LegResult) -> None:
         """Ships what is left and reports the exit; waits until the service has both."""
         if self._thread is None:
-            self._begin(None)
+            self.begin()
         self._shipper.finish()
         assert self._thread is not None
         self._thread.join()

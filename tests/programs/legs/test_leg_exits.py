@@ -267,6 +267,18 @@ def test_killed_supervisor_takes_the_process_with_it(
     until("the end of the process", lambda: not is_alive(pid))
 
 
+def test_interrupted_in_a_process_of_a_stock_worker(legs: LegRunner, service: FakeService) -> None:
+    script = "import os, time\nprint(os.getpid())\ntime.sleep(600)"
+    supervisor = legs.start({"train.py": script}, stock=True)
+    service.wait(lambda: service.text("stdout"))
+    supervisor.send_signal(signal.SIGINT)
+    assert supervisor.wait(TIMEOUT_S) != 0
+    ended = service.exits["7.abc.1"]
+    assert (ended["kind"], ended["reason"]) == ("infrastructure", "the supervisor was interrupted")
+    assert not is_alive(int(service.text("stdout")))
+    assert not list((legs.work_dir / "allocations").iterdir())
+
+
 def test_leg_in_a_process_of_a_stock_worker(legs: LegRunner, service: FakeService) -> None:
     ended = legs.run({"train.py": "print('hello')\nexit(3)"}, stock=True)
     assert ended["exit_code"] == 3
