@@ -146,13 +146,6 @@ def test_a_script_without_its_interpreter(legs: LegRunner, content: str, reason:
     assert ended["reason"] == f"entrypoint cannot be started: ./run.sh: {reason}"
 
 
-def test_startup_hook_that_fails(legs: LegRunner) -> None:
-    files: dict[str, str | bytes] = {"train.py": "print(1)", "startup-hook.sh": "false\nexport A=1"}
-    ended = legs.run(files)
-    assert ended["kind"] == "failed_to_start"
-    assert ended["reason"] == "startup-hook.sh failed with exit code 1"
-
-
 def test_the_clusters_startup_hook_comes_first(legs: LegRunner, service: FakeService) -> None:
     files: dict[str, str | bytes] = {
         "train.py": "import os; print(os.environ['A'], os.environ['B'])",
@@ -168,15 +161,6 @@ def test_a_startup_hook_of_the_cluster_that_fails(legs: LegRunner) -> None:
     ended = legs.run(files, defaults={"startup_hook": "true\n(exit 3)"})
     assert ended["kind"] == "failed_to_start"
     assert ended["reason"] == "task_container_defaults.startup_hook failed with exit code 3"
-
-
-def test_model_definition_that_cannot_be_unpacked(legs: LegRunner, service: FakeService) -> None:
-    process = legs.start({}, model_def_hash="d2")
-    service.model_defs["d2"] = b"this is not a tar.gz"
-    process.wait(TIMEOUT_S)
-    ended = service.exits["7.abc.1"]
-    assert ended["kind"] == "failed_to_start"
-    assert "cannot be unpacked" in ended["reason"]
 
 
 def test_model_definition_the_service_does_not_have(legs: LegRunner) -> None:
