@@ -64,6 +64,8 @@ check: $(STAMP) ## style and types
 
 docs: $(STAMP) ## the pages that are written from the code
 	$(BIN)/python -m determined.cli.reference > docs/reference/commands.md
+	$(BIN)/python -m determined.cli.variables > docs/reference/environment.md
+	$(BIN)/python -m determined_service.reference > docs/reference/rest.md
 
 bench: $(STAMP) ## prints figures; nothing is asserted
 	$(BIN)/python -m benchmarks

@@ -191,6 +191,7 @@ ROOMS = [
     "public",
     "bootstrap",
     "app",
+    "reference",
     "__main__",
 ]
 SERVICE = PACKAGES["determined_service"]

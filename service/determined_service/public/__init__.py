@@ -78,6 +78,7 @@ TAGS = [
     {"name": "Experiments", "description": "Searches: their configurations, states and progress."},
     {"name": "Jobs", "description": "The queue for slots: places, priorities, reasons."},
     {"name": "Trials", "description": "Trainings with one hyperparameter setting each."},
+    {"name": "Allocations", "description": "Runs of a task: when to stop, and how gangs meet."},
     {"name": "Metrics", "description": "The metrics that trials report."},
     {"name": "Checkpoints", "description": "The checkpoints that trials have stored."},
     {"name": "Models", "description": "The model registry: models, versions, aliases."},

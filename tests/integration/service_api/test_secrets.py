@@ -13,7 +13,7 @@ import yaml
 from determined.expconf.problems import MASK
 from determined_registry.database.tables import experiments
 from determined_service.access.rules import Action
-from tests.declared_rules import declared_rules
+from determined_service.reference import declared_rules
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.test_who_may import (
     API,

@@ -49,7 +49,7 @@ from determined_service.access.dependencies import MayNamed
 from determined_service.access.rules import Action, Grant
 from determined_service.access.targets import Kind, Owner, Owners
 from determined_service.base.db import Database
-from tests.declared_rules import Address, declared_rules
+from determined_service.reference import Address, declared_rules
 from tests.integration.conftest import client_of
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.world import SEARCHER, Leg, World, report

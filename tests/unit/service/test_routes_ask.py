@@ -12,8 +12,8 @@ from determined_service.access.rules import Action, Grant
 from determined_service.access.targets import Kind
 from determined_service.app import create_app
 from determined_service.base.settings import Settings
+from determined_service.reference import Address, declared_rules
 from determined_service.web.bounds import check_model_body
-from tests.declared_rules import Address, declared_rules
 
 PUBLIC: dict[Address, str] = {
     ("POST", "/mlflow/"): "logs in with a password, as the login route does",
