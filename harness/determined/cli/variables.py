@@ -104,7 +104,7 @@ GROUPS = (
             ),
             Variable(
                 "DETERMINED_AGENT_WITHOUT_TORCH",
-                "`1`: the agent imports no torch beforehand ([processes](../operate/agent.md#processes))",
+                "`1`: the agent imports no torch beforehand ([agents](../operate/agent.md))",
             ),
             Variable(
                 "DO_NOT_TRACK",
