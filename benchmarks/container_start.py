@@ -76,7 +76,7 @@ async def measure(pairs: int, folder: Path) -> list[tuple[float, float]]:
             "agent_id": "benchmark",
             "slots": 1,
             "master_url": service.url,
-            "agent_token": "secret",
+            "token": "secret",
             "work_dir": folder,
             "launcher": "docker",
         }

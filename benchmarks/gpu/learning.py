@@ -74,7 +74,7 @@ async def _measure(folder: Path) -> None:
     place = {
         "work_dir": str(folder),
         "master": service.url,
-        "agent_token": "secret",
+        "token": "secret",
         "agent_id": "benchmark",
         "compiled_bytes": 16 << 30,
     }

@@ -72,7 +72,7 @@ class Doors:
     def rung(self) -> None:
         """Asks the service whether the door is wanted, and sees to it."""
         try:
-            with ServiceLink(self._place.master, self._place.agent_token) as service:
+            with ServiceLink(self._place.master, self._place.token) as service:
                 where = paths.DOOR_ORDER.format(
                     allocation_id=self._spec.allocation_id, node=self._spec.node
                 )
@@ -101,7 +101,7 @@ class Doors:
                 return replace(state, problem=str(error))
             inside = self._reserved.ports[0]
             listener = socket.create_server((ports.LOOPBACK, inside.port))
-            token, allocation_id = self._place.agent_token, self._spec.allocation_id
+            token, allocation_id = self._place.token, self._spec.allocation_id
             self._gates = gating.gates_before(
                 [inside], address, ports.LOOPBACK, token, allocation_id
             )
@@ -166,7 +166,7 @@ class Doors:
                 return self._listener is not listener
             state = self._state
         try:
-            with ServiceLink(self._place.master, self._place.agent_token) as service:
+            with ServiceLink(self._place.master, self._place.token) as service:
                 self._post(service, replace(state, open=False))
         except errors.BadRequestException:
             # Somebody has asked for it again, and the agent is about to ring; or the allocation ends.

@@ -43,7 +43,7 @@ class Gates:
         wanted: Sequence[Port],
         address: str,
         inside: str,
-        agent_token: str,
+        token: str,
         allocation_id: str,
     ) -> None:
         self.ports: list[Port] = []
@@ -55,8 +55,8 @@ class Gates:
             number = listener.getsockname()[1]
             self.ports.append(replace(port, port=number, behind=port.port, gate_key=""))
             key = bytes.fromhex(port.gate_key)
-            if not key:  # the order is of the release before, with the agents' token
-                key = gate.key(agent_token, allocation_id, port.name)
+            if not key:  # the order is of the release before, and ``token`` the agents' own
+                key = gate.key(token, allocation_id, port.name)
             self._gates.append(_Gate(listener, (inside, port.port), key))
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted_files = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def gates_before(
-    ports: list[Port], address: str, inside: str, agent_token: str, allocation_id: str
+    ports: list[Port], address: str, inside: str, token: str, allocation_id: str
 ) -> Gates | None:
     """Opens gates on the network before ports that listen at ``inside``; None: none are needed, because the
     service, which knows this machine as ``address``, reaches the ports itself."""
@@ -21,4 +21,4 @@ def gates_before(
     # Few legs need it, and asyncio with it.
     from determined_tasks.gates import Gates
 
-    return Gates(ports, address, inside, agent_token, allocation_id)
+    return Gates(ports, address, inside, token, allocation_id)

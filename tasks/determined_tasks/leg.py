@@ -86,7 +86,7 @@ def run_leg(
     where = place or Place(
         work_dir=work_dir,
         master=os.environ["DET_MASTER"],
-        agent_token=leg.supervisor_token or os.environ["DET_AGENT_TOKEN"],
+        token=leg.supervisor_token or os.environ["DET_AGENT_TOKEN"],
         agent_id=f"prefect-worker@{socket.gethostname()}",
         shares_packages=False,
     )
@@ -97,7 +97,7 @@ def run_leg(
         # A full or read-only disk: not even the records of the leg can be kept.
         result = exit_reason.infrastructure(f"{where.agent_id} cannot run the leg: {error}")
         root = context_dir.allocation_dir(where.work_dir, leg.allocation_id)
-        with ServiceLink(where.master, where.agent_token) as service:
+        with ServiceLink(where.master, where.token) as service:
             LegReporter(service, leg, where.agent_id, root / SPOOL, _nothing).finish(result)
         return result
 
@@ -146,8 +146,8 @@ def _run(
         if before is not None:
             before.clear_up()
         with (
-            ServiceLink(place.master, place.agent_token) as service,
-            ServiceLink(place.master, place.agent_token) as reports,
+            ServiceLink(place.master, place.token) as service,
+            ServiceLink(place.master, place.token) as reports,
         ):
             return Leg(spec, place, root, make, service, reports, has_agent).run(stop)
 
@@ -316,7 +316,7 @@ class Leg:
         found, listening = self.ports.ports, self.carrier.listening()
         shown, address = found, listening.address if found else ""
         gates = gating.gates_before(
-            found, self.address, address, self.place.agent_token, self.spec.allocation_id
+            found, self.address, address, self.place.token, self.spec.allocation_id
         )
         if gates is not None:
             self._serving.append(gates)
@@ -325,7 +325,7 @@ class Leg:
         if not found:
             return
         # Nobody waits for the thread that uses it.
-        link, pids = ServiceLink(self.place.master, self.place.agent_token), listening.pids
+        link, pids = ServiceLink(self.place.master, self.place.token), listening.pids
         watch = ports.Watch(
             found,
             listening.address,
@@ -373,6 +373,8 @@ class Leg:
 def read_place(given: Mapping[str, Any]) -> Place:
     """From the arguments of :class:`Place` in JSON."""
     place = dict(given)
+    # An order of the release before, which a supervisor of this one takes over.
+    place.setdefault("token", place.pop("agent_token", ""))
     place["work_dir"] = Path(place["work_dir"])
     uuids = place.get("device_uuids") or {}
     place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}

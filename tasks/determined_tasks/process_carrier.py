@@ -161,7 +161,7 @@ class ProcessCarrier(Carrier):
             workdir=workdir,
             env=env,
             user_env=spec.user_environment(),
-            # A fork of this process has the agents' token somewhere in its memory.
+            # A fork of this process has Prefect's password somewhere in its memory.
             may_fork=self._fork is not None and account is None and spec.nodes == 1,
             packages=context.packages,
             locate=self._mounts.on_machine if self._mounts else None,

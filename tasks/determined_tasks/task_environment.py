@@ -36,9 +36,9 @@ NOT_INHERITED = ("DET_", "PREFECT_")
 class Place:
     """Where legs run: the agent's side of the environment.
 
-    ``agent_token``: what the supervisor shows the service, good for its allocation alone; the agents' own
-    where the service is of the release before. ``slot_type`` is ``cpu`` or ``cuda``; ``device_uuids`` maps
-    slot ids to device uuids.
+    ``token``: what the supervisor shows the service, good for its allocation alone; the agents' own where the
+    service is of the release before.
+    ``slot_type`` is ``cpu`` or ``cuda``; ``device_uuids`` maps slot ids to device uuids.
     ``slots``: how many the agent has in all; 0: not known. ``default_task`` and ``allow_root`` are the
     agent's settings ``security``; ``checkpoint_dir`` is the cluster's own checkpoint storage, if it is a
     directory. ``limits``: what a leg may use; None: nobody limits it (under a stock Prefect worker).
@@ -49,7 +49,7 @@ class Place:
 
     work_dir: Path
     master: str
-    agent_token: str
+    token: str
     agent_id: str
     slot_type: str = "cpu"
     device_uuids: Mapping[int, str] | None = None

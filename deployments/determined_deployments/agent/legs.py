@@ -81,7 +81,7 @@ class Legs:
             "work_dir": str(self._config.work_dir),
             "master": self._config.master_url,
             # A service of the release before gives none.
-            "agent_token": spec.supervisor_token or self._config.agent_token.get_secret_value(),
+            "token": spec.supervisor_token or self._config.agent_token.get_secret_value(),
             "agent_id": self._config.agent_id,
             "slot_type": self._config.slot_type,
             "slots": len(self._config.slot_list()),

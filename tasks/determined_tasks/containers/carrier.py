@@ -276,7 +276,7 @@ class ContainerCarrier(Carrier):
 
     def _followed(self) -> LegResult:
         client = self._connected()
-        with ServiceLink(self.place.master, self.place.agent_token) as link:
+        with ServiceLink(self.place.master, self.place.token) as link:
             pump = LogPump(
                 link,
                 self.reporter.owner,

@@ -61,7 +61,7 @@ class LegRunner:
             "place": {
                 "work_dir": str(self.work_dir),
                 "master": self.service.url,
-                "agent_token": "agent-secret",
+                "token": "agent-secret",
                 "agent_id": "agent-1",
                 **(place or {}),
             },

@@ -45,7 +45,7 @@ class LaunchedLegs:
         place = {
             "work_dir": str(self.config.work_dir),
             "master": self.config.master_url,
-            "agent_token": "secret",
+            "token": "secret",
             "agent_id": self.config.agent_id,
             "compiled_bytes": self.config.compiled_code,
             **self.config.security_of_tasks(),
