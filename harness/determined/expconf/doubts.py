@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,12 @@ _UNTYPED = {frozenset({"minval", "maxval"}): _RANGE, frozenset({"vals"}): _CHOIC
 """What somebody means who writes these fields and forgets the type."""
 _FOREIGN = {frozenset({"min", "max"}): _RANGE, frozenset({"values"}): _CHOICE}
 """The same of other tools' search spaces. In a single trial they may be anything."""
+_LARGER_IS_BETTER = frozenset(
+    {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "r2"}
+)
+"""Words in names of metrics of which the larger value is the better one, whatever is trained."""
+_OPPOSITES = frozenset({"error", "loss", "1", "neg", "negative", "inverse"})
+"""Words with which a name means the opposite, or nobody knows."""
 
 
 def doubts(config: Mapping[str, Any]) -> list[str]:
@@ -28,9 +35,20 @@ def doubts(config: Mapping[str, Any]) -> list[str]:
     meant = _UNTYPED if alone else _UNTYPED | _FOREIGN
     path = "hyperparameters"
     return [
+        *_direction(config.get("searcher") or {}),
         *_first(list(_log_ranges(space, path)), "log range"),
         *_first(list(_constants(space, path, meant)), "constant"),
     ]
+
+
+def _direction(searcher: Mapping[str, Any]) -> Iterator[str]:
+    metric, smaller = searcher.get("metric"), searcher.get("smaller_is_better", True)
+    words = set(re.split(r"[\W_]+", metric.lower())) if isinstance(metric, str) else set()
+    if smaller and words & _LARGER_IS_BETTER and not words & _OPPOSITES:
+        yield (
+            f"searcher.smaller_is_better is true, so the trial with the smallest {metric} counts as the best; "
+            "for the largest write smaller_is_better: false"
+        )
 
 
 def _first(found: list[str], kind: str) -> list[str]:

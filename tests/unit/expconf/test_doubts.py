@@ -13,6 +13,21 @@ def log(minval: float, maxval: float, base: float = 10) -> dict[str, Any]:
     return {"type": "log", "base": base, "minval": minval, "maxval": maxval}
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "val_acc", "validation/AUC", "f1 score"])
+def test_the_smallest_accuracy_is_rarely_the_best(metric: str) -> None:
+    (found,) = doubts({"searcher": {"metric": metric, "smaller_is_better": True}})
+    assert found.endswith("write smaller_is_better: false")
+    assert f"the smallest {metric} counts as the best" in found
+    assert doubts({"searcher": {"metric": metric, "smaller_is_better": False}}) == []
+
+
+@pytest.mark.parametrize(
+    "metric", ["loss", "accuracy_loss", "1-auc", "recall error", "account", None]
+)
+def test_of_other_metrics_the_smallest_may_be_meant(metric: str | None) -> None:
+    assert doubts({"searcher": {"metric": metric, "smaller_is_better": True}}) == []
+
+
 def test_values_where_exponents_belong() -> None:
     assert doubts({"hyperparameters": {"lr": log(0.0001, 0.1)}}) == [
         "hyperparameters.lr: minval and maxval of a log range are exponents: 10 to the power of 0.0001 … 0.1 "

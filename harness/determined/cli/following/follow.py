@@ -186,7 +186,8 @@ def summary(document: dict[str, Any], seconds: float) -> list[str]:
     elif experiment["state"] == "COMPLETED":
         lines.append(
             f"best trial: none; no trial reported a number as validation metric"
-            f" {document['metric']!r} (searcher.metric)"
+            f" {document['metric']!r} (searcher.metric); a script reports one by"
+            " core_context.train.report_validation_metrics (docs/train/core-api.md)"
         )
     return lines
 
