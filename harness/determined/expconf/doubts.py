@@ -46,8 +46,8 @@ def _direction(searcher: Mapping[str, Any]) -> Iterator[str]:
     words = set(re.split(r"[\W_]+", metric.lower())) if isinstance(metric, str) else set()
     if smaller and words & _LARGER_IS_BETTER and not words & _OPPOSITES:
         yield (
-            f"searcher.smaller_is_better is true, so the trial with the smallest {metric} counts as the best; "
-            "for the largest write smaller_is_better: false"
+            f"searcher.smaller_is_better is true, so the trial with the smallest {metric} counts as the "
+            "best; for the largest write smaller_is_better: false"
         )
 
 
