@@ -14,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SHELL = ("sh", "bash")
-MARKS = ("file", "not run")
+LANGUAGES = (*SHELL, "python", "text", "yaml", "json", "toml", "nginx", "ini", "mermaid")
+MARKS = ("file", "not run", "fails")
 
 _FENCE = re.compile(r"^ *(`{3,})(\w*) *$")
 _MARK = re.compile(r"^ *<!-- ([\w ]+): (.+?) -->$")
@@ -42,8 +43,16 @@ class Block:
     text: str
     marks: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def runs(self) -> bool:
+        """Whether a shell runs it, or writes it to a file."""
+        return "not run" not in self.marks and (
+            "file" in self.marks or self.language in (*SHELL, "python")
+        )
+
     def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        page = self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page
+        return f"{page}:{self.line}"
 
 
 def blocks(page: Path) -> list[Block]:
@@ -85,12 +94,12 @@ def prose(page: Path) -> Iterator[tuple[int, str]]:
 
 
 def det_commands(block: Block) -> Iterator[list[str]]:
-    """The words behind each `det` in a block for the shell, or at the beginning of a line of any other."""
+    """The words behind each `det` in a block for the shell, or at the beginning of a line of `text`."""
     if block.language in SHELL:
         for line in _shell_lines(block.text):
             for command in (line, *re.findall(r"\$\((.*?)\)", line)):
                 yield from _det(command)
-    elif not block.language:
+    elif block.language == "text":
         for line in block.text.splitlines():
             if match := re.match(r"(?:\$ )?(det .*?)(?:   .*)?$", line):
                 yield from _det(_synopsis(match[1]))
@@ -141,17 +150,18 @@ def _det(line: str) -> Iterator[list[str]]:
 
 
 def outputs(page_blocks: list[Block]) -> Iterator[tuple[Block, Block]]:
-    """(block, what it prints): a block ``text`` is what the one before it prints."""
+    """(block, what it prints): a block ``text`` is what the one before it prints, if that is run."""
     for before, after in itertools.pairwise(page_blocks):
-        if after.language == "text" and before.language in (*SHELL, "python"):
+        commands = before.runs and "file" not in before.marks
+        if commands and after.language == "text" and "not run" not in after.marks:
             yield before, after
 
 
 def missing(expected: str, output: str) -> str | None:
     """The first line of ``expected`` that ``output`` does not have after those before it; None: it has all.
 
-    Numbers, durations and UUIDs may be others. ``…`` at a line's end stands for anything, and alone for any
-    lines.
+    Numbers, durations, UUIDs and the widths of columns may be others. ``…`` at a line's end stands for
+    anything, and alone for any lines.
     """
     lines = iter(output.splitlines())
     for line in expected.splitlines():
@@ -170,4 +180,5 @@ def missing(expected: str, output: str) -> str | None:
 def _masked(line: str) -> str:
     line = re.sub(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<uuid>", line)
     line = re.sub(r"\b(\d+h)?(\d+m)?\d+(\.\d+)?s\b", "<time>", line)
-    return re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "<number>", line)
+    line = re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "<number>", line)
+    return re.sub(r"(?<=\S) {2,}", "  ", line)

@@ -23,6 +23,7 @@ CONTAINERS = "containers"
 GANGS = "gangs"
 FRAMEWORKS = "frameworks"
 PUBLISHED = "published"
+PAGES = "pages"
 
 LONG: dict[str, tuple[str, ...]] = {
     # Processes die all the time.
@@ -45,6 +46,8 @@ LONG: dict[str, tuple[str, ...]] = {
     FRAMEWORKS: ("tests/integration/test_frameworks.py", "tests/training/frameworks"),
     # What Determined published, installed from its wheels.
     PUBLISHED: ("tests/compat",),
+    # The blocks of the book's pages, as printed.
+    PAGES: ("tests/integration/test_pages.py",),
 }
 """By suite, its files and folders."""
 
@@ -59,21 +62,23 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "Makefile": (),
     ".ci": (),
     "benchmarks": (),
-    "docs": (),
-    "examples": (FRAMEWORKS,),
+    "docs": (PAGES,),
+    "docs/inside": (),
+    "docs/reference": (),
+    "examples": (FRAMEWORKS, PAGES),
     "deployments/docker": (CONTAINERS,),
     "deployments/determined_deployments": (CLUSTERS,),
     "deployments/determined_deployments/agent": _LEGS,
     "deployments/first_install.py": (),
     "flows": (CHAOS, CLUSTERS),
     "harness/determined": _TRAINING,
-    "harness/determined/cli": (PUBLISHED,),
+    "harness/determined/cli": (PUBLISHED, PAGES),
     "harness/determined/common": (CHAOS, *_TRAINING),
     "harness/determined/common/wire": ALL,
     "harness/determined/core": (CHAOS, *_TRAINING),
     "harness/determined/exec": (CHAOS, GANGS, CONTAINERS),
     "harness/determined/expconf": (PUBLISHED,),
-    "harness/determined/experimental": (PUBLISHED,),
+    "harness/determined/experimental": (PUBLISHED, PAGES),
     "harness/determined/keras": (GANGS, FRAMEWORKS),
     "harness/determined/launch": (GANGS, CONTAINERS, CLUSTERS),
     "harness/determined/lightning": (GANGS, FRAMEWORKS),
@@ -110,6 +115,8 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "tests/integration": (),
     "tests/integration/conftest.py": (CLUSTERS, CONTAINERS),
     "tests/integration/gangs": (GANGS,),
+    "tests/page_session.py": (PAGES,),
+    "tests/printed.py": (PAGES,),
     "tests/programs": (),
     "tests/training": (),
     "tests/unit": (),

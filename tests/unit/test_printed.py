@@ -165,6 +165,12 @@ def test_every_link_and_anchor_leads_somewhere(page: Path) -> None:
     assert not faults, "\n".join(faults)
 
 
+@every_page
+def test_every_block_says_its_language(page: Path) -> None:
+    faults = [str(b) for b in printed.blocks(page) if b.language not in printed.LANGUAGES]
+    assert not faults, f"one of {', '.join(printed.LANGUAGES)}: {', '.join(faults)}"
+
+
 def test_blocks_and_their_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
@@ -178,9 +184,14 @@ def test_blocks_and_their_marks(tmp_path: Path) -> None:
         (12, "text", "ID\n"),
     ]
     assert [b.marks for b in found] == [{"file": "~/a.py"}, {"not run": "needs a GPU"}, {}]
-    assert list(printed.outputs(found)) == [(found[1], found[2])]
+    assert [b.runs for b in found] == [True, False, False]
+    assert list(printed.outputs(found)) == []
+    page.write_text("<!-- fails: so -->\n```sh\nfalse\n```\n```text\nID\n```\n```text\nmore\n```\n")
+    failing, text, _ = printed.blocks(page)
+    assert (failing.runs, failing.marks) == (True, {"fails": "so"})
+    assert list(printed.outputs([failing, text])) == [(failing, text)]
     page.write_text("<!-- fiel: a -->\n```sh\n```\n")
-    with pytest.raises(ValueError, match="'fiel'; choose file or not run"):
+    with pytest.raises(ValueError, match="'fiel'; choose file or not run or fails"):
         printed.blocks(page)
     page.write_text("```sh\nls\n")
     with pytest.raises(ValueError, match=r"page\.md:1: this block has no end"):
@@ -201,7 +212,7 @@ def test_commands_in_the_text_of_blocks() -> None:
         "b",
     ]
     assert commands('eval "$(det prefect env)"\ncat <<END\ndet x\nEND\n') == ["prefect env"]
-    assert commands("$ det a --b|--c [-d | -e N]...   what for\nthe det tool\n", "") == [
+    assert commands("$ det a --b|--c [-d | -e N]...   what for\nthe det tool\n", "text") == [
         "a --b --c -d -e N"
     ]
     assert commands("det e list", "yaml") == []
@@ -214,3 +225,4 @@ def test_numbers_times_and_names_that_are_made_up_may_differ() -> None:
     assert printed.missing("experiment 1 failed\n", output) == "experiment 1 failed"
     assert printed.missing("last 1\nfirst\n", output) == "first"
     assert printed.missing("b\n", output) == "b"
+    assert printed.missing("ID  State\n7   RUNNING\n", "ID      State\n123456  RUNNING\n") is None
