@@ -17,7 +17,7 @@ hyperparameters:
   lr: {type: log, base: 10, minval: -3, maxval: -1}
 searcher:
   name: random
-  metric: accuracy
+  metric: loss
   max_trials: 4
   max_length: {batches: 100}
 """
@@ -29,7 +29,7 @@ BROKEN = {
         "max_trials",
     ),
     "a misspelt searcher": (("name: random", "name: randm"), ":6: searcher.name", "random"),
-    "a missing field": (("  metric: accuracy\n", ""), "searcher.metric", "required"),
+    "a missing field": (("  metric: loss\n", ""), "searcher.metric", "required"),
     "a wrong type": (("max_trials: 4", "max_trials: four"), ":8: searcher.max_trials", "four"),
     "out of range": (("max_trials: 4", "max_trials: 0"), ":8: searcher.max_trials", "0"),
     "bounds the wrong way": (("minval: -3", "minval: 0"), ":4: hyperparameters.lr", "maxval"),
