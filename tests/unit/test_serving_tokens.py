@@ -19,8 +19,8 @@ THINGS = [
     Served(serving.PIPELINE, "3"),
     Served(serving.RETRAINING, "3"),
     Served(serving.DELETION, "3"),
-    Served(serving.NEW_EXPERIMENT, str(uuid.uuid4())),
-    Served(serving.NEW_RETRAINING, str(uuid.uuid4())),
+    Served(serving.NEW_EXPERIMENT, "8a485dd0-31bc-43d2-9e5b-9fdd6e8bcfc8"),
+    Served(serving.NEW_RETRAINING, "abf3da98-15a1-4b34-852e-3e61a7490fc8"),
 ]
 
 
