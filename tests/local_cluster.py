@@ -17,10 +17,9 @@ from typing import Any
 import psutil
 import psycopg
 
-from determined.cli.output.workloads import read_workloads
 from determined.common.api import Session, authentication
 from determined.common.api.patience import patiently
-from determined.experimental.client import ExperimentState
+from determined.experimental.client import ExperimentState, Trial
 from determined_deployments.agent import leg_limits
 from determined_deployments.agent.launchers.fork_server.plans import WITHOUT_TORCH
 from determined_deployments.local import daemon, databases, postgres
@@ -222,7 +221,7 @@ class LocalCluster:
 
     def reported(self, trial_id: int, group: str) -> list[int]:
         """The steps of the trial's reports, "training" or "validation"."""
-        rows = read_workloads(self.session(), trial_id)
+        rows = Trial(trial_id, self.session()).iter_workloads()
         return [row["totalBatches"] for row in rows if row["kind"] == group]
 
     def _get(self, path: str, params: dict[str, Any] | None = None) -> Any:

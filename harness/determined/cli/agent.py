@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +16,9 @@ from determined.cli.output.render import Column, Record
 from determined.cli.printing import talk
 from determined.cli.state import state
 from determined.common import installation
+
+if TYPE_CHECKING:
+    from determined.experimental._cluster import Agent
 
 app = group("Agents: the machines that run trials.", default="list")
 
@@ -49,10 +51,7 @@ AGENTS = (
 @app.command("list|ls")
 def list_agents(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
     """List the agents, also those of which nothing is heard (SILENT) and those that have ended (ENDED)."""
-    from determined.common.api import pages
-
-    found = pages.read(state(ctx).session, "/api/v1/agents", "agents")
-    render.show(AGENTS, found, chosen(json, csv), what="agents")
+    render.show(AGENTS, state(ctx).cluster.list_agents(), chosen(json, csv), what="agents")
 
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT_ID", autocompletion=completion.agents)]
@@ -66,9 +65,9 @@ Drain = Annotated[bool, typer.Option("--drain", help="let what runs there finish
 @app.command("enable")
 def enable(ctx: typer.Context, agent_id: OneAgent = None, every: AllAgents = False) -> None:
     """Give the agent work again."""
-    for one in _chosen(ctx, agent_id, every):
-        state(ctx).session.post(f"/api/v1/agents/{quote(one, safe='')}/enable")
-        talk(f"agent {one} is enabled")
+    for agent in _chosen(ctx, agent_id, every):
+        agent.enable()
+        talk(f"agent {agent.id} is enabled")
 
 
 @app.command("disable")
@@ -76,10 +75,9 @@ def disable(
     ctx: typer.Context, agent_id: OneAgent = None, every: AllAgents = False, drain: Drain = False
 ) -> None:
     """Give the agent no more work; what runs there starts again elsewhere, unless --drain."""
-    for one in _chosen(ctx, agent_id, every):
-        path = f"/api/v1/agents/{quote(one, safe='')}/disable"
-        state(ctx).session.post(path, json={"drain": drain})
-        talk(f"agent {one} is disabled" + (", and drains" if drain else ""))
+    for agent in _chosen(ctx, agent_id, every):
+        agent.disable(drain)
+        talk(f"agent {agent.id} is disabled" + (", and drains" if drain else ""))
 
 
 @app.command("remove|rm")
@@ -91,18 +89,23 @@ def remove(
 ) -> None:
     """Take agents that are gone off the list; what they ran starts again elsewhere. For administrators."""
     for one in agent_ids:
-        state(ctx).session.delete(f"/api/v1/agents/{quote(one, safe='')}")
+        reference(ctx, one).remove()
         talk(f"agent {one} is removed")
 
 
-def _chosen(ctx: typer.Context, agent_id: str | None, every: bool) -> list[str]:
+def reference(ctx: typer.Context, agent_id: str) -> Agent:
+    """The SDK's object for an agent, without a request to the service."""
+    from determined.experimental._cluster import Agent
+
+    return Agent(state(ctx).session, agent_id)
+
+
+def _chosen(ctx: typer.Context, agent_id: str | None, every: bool) -> list[Agent]:
     if (agent_id is None) != every:
         raise typer.BadParameter("give an AGENT_ID, or --all")
     if agent_id is not None:
-        return [agent_id]
-    from determined.common.api import pages
-
-    return [one["id"] for one in pages.read(state(ctx).session, "/api/v1/agents", "agents")]
+        return [reference(ctx, agent_id)]
+    return state(ctx).cluster.list_agents()
 
 
 STARTER = "determined.agent_start"

@@ -30,7 +30,7 @@ FILES = (Column("Path", "path"), Column("Size", "size"), Column("Checksum", "che
 def describe(ctx: typer.Context, uuid: Uuid, json: Json = False, csv: Csv = False) -> None:
     """Show a checkpoint and its files."""
     fmt = chosen(json, csv)
-    document = state(ctx).session.get(f"/api/v1/checkpoints/{uuid}")["checkpoint"]
+    document = state(ctx).client.get_checkpoint(uuid).document
     checksums = document.get("checksums") or {}
     files = [
         {"path": path, "size": int(size), "checksum": checksums.get(path)}
@@ -66,10 +66,9 @@ def delete(ctx: typer.Context, uuids: Uuids, yes: Yes = False) -> None:
     """Delete checkpoints for good."""
     names = _named(uuids)
     confirm(f"Delete {_checkpoints(names)}? This cannot be undone.", yes)
-    session = state(ctx).session
-    body = {"checkpointUuids": names}
-    answer = session.request("DELETE", "/api/v1/checkpoints", json=body).json()
-    wait_for_deletion(session, answer["deletionId"], f"deleted {_checkpoints(names)}")
+    client = state(ctx).client
+    deletion_id = client.delete_checkpoints(names)
+    wait_for_deletion(client, deletion_id, f"deleted {_checkpoints(names)}")
 
 
 @app.command("rm")
@@ -95,11 +94,10 @@ def remove_files(
     listed = " ".join(globs or ())
     if globs:
         confirm(f"Delete {listed} from {_checkpoints(names)}? This cannot be undone.", yes)
-    session = state(ctx).session
-    body = {"checkpointUuids": names, "checkpointGlobs": globs or []}
-    answer = session.post("/api/v1/checkpoints/rm", json=body)
+    client = state(ctx).client
+    deletion_id = client.remove_checkpoint_files(names, globs or ())
     done = f"deleted {listed} from" if globs else "refreshed"
-    wait_for_deletion(session, answer["deletionId"], f"{done} {_checkpoints(names)}")
+    wait_for_deletion(client, deletion_id, f"{done} {_checkpoints(names)}")
 
 
 @app.command("download")

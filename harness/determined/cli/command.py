@@ -56,14 +56,13 @@ def run(
         given = start.configuration(
             config_file, config, volume, entrypoint or (), ports=local.ports
         )
-        answer = start.send(shared, COMMAND.plural, given, context, include)
-        task_id = answer[COMMAND.name]["id"]
+        task = start.send(shared, COMMAND, given, context, include)
         if detach:
-            echo(task_id)
+            echo(task.id)
             return
-        talk(f"command {task_id}")
-        local.start(task_id)
-        follow.exit_as(follow.follow(shared.session, COMMAND, task_id))
+        talk(f"command {task.id}")
+        local.start(task.id)
+        follow.exit_as(follow.follow(task))
 
 
 add_commands(app, COMMAND)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from determined.cli.entering.enter import Node, Task
+from determined.cli.entering.enter import Node, TrialOrTask
 from determined.cli.state import state
 
 app = typer.Typer(add_completion=False)
@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False)
 @app.command("exec")
 def exec_(
     ctx: typer.Context,
-    task: Task,
+    task: TrialOrTask,
     program: Annotated[
         list[str],
         typer.Argument(

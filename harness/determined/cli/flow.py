@@ -20,6 +20,7 @@ from determined.cli.submission.test_mode import train_one_batch
 from determined.common.printable import counted
 
 if TYPE_CHECKING:
+    from determined.experimental import Experiment
     from determined.experimental._submission import Submission
 
 app = group("From a YAML file to a trained model in one command.")
@@ -86,19 +87,19 @@ def run(
         echo(str(experiment.id))
         return
     talk(f"submitted experiment {experiment.id} ({experiment.name})")
-    _follow(shared, experiment.id, json)
+    _follow(shared, experiment, json)
 
 
-def _follow(shared: State, experiment_id: int, json: bool) -> None:
+def _follow(shared: State, experiment: Experiment, json: bool) -> None:
     from determined.cli.following import follow, live, pages
 
     start = time.monotonic()
     try:
-        tracker = follow.follow(shared.session, experiment_id, live.best_view())
+        tracker = follow.follow(experiment, live.best_view())
     except KeyboardInterrupt:
-        talk(_how_to_come_back(experiment_id))
+        talk(_how_to_come_back(experiment.id))
         raise typer.Exit(130) from None
-    document = follow.result(tracker, follow.best_checkpoint(shared.session, tracker))
+    document = follow.result(tracker, follow.best_checkpoint(experiment))
     if tracker.state == "ERROR":
         follow.explain_failure(shared.session, tracker)
     if json:
@@ -109,8 +110,7 @@ def _follow(shared: State, experiment_id: int, json: bool) -> None:
         top, best = document["best_checkpoint"] or {}, document["best"] or {}
         if uuid := top.get("uuid") or best.get("checkpoint"):
             talk(f"get the best checkpoint: det checkpoint download {uuid}")
-        config = tracker.experiment.get("config") or {}
-        if page := pages.in_mlflow(shared.session, experiment_id, config):
+        if page := pages.in_mlflow(experiment):
             talk(f"look at it in MLflow: {page}")
     if tracker.state != "COMPLETED":
         raise typer.Exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -30,7 +29,6 @@ app = group(
     "The job queue: experiments and tasks that wait for slots or hold some.", default="list"
 )
 
-PATH = "/api/v1/job-queues"
 JobId = Annotated[
     str,
     typer.Argument(
@@ -92,23 +90,16 @@ def list_jobs(
 
     `#` is the number of jobs ahead.
     """
-    from determined.common.api import pages as reading
-
     if sum([json, yaml, csv, table]) > 1:
         raise typer.BadParameter("give one of --json, --yaml, --csv and --table")
-    found = reading.read(
-        state(ctx).session,
-        "/api/v1/job-queues-v2",
-        "jobs",
-        {
-            "resourcePool": resource_pool,
-            "orderBy": "ORDER_BY_DESC" if reverse else "ORDER_BY_ASC",
-        },
+    found = state(ctx).cluster.iter_jobs(
+        resource_pool,
+        reverse=reverse,
         offset=offset,
-        limit=bound(pages, limit),
+        max_results=bound(pages, limit),
         page_size=limit,
     )
-    jobs = [item["full"] for item in found if item.get("full")]
+    jobs = [job for job in found if job]
     if yaml:
         import yaml as yaml_
 
@@ -203,8 +194,7 @@ def update_batch(
 
 
 def _send(ctx: typer.Context, updates: list[dict[str, Any]]) -> None:
-    answer = state(ctx).session.post(PATH, json={"updates": updates})
-    for remark in answer.get("remarks") or ():
+    for remark in state(ctx).cluster.update_jobs(updates):
         talk(f"warning: {remark}")
     for one in updates:
         ((name, value),) = ((name, value) for name, value in one.items() if name != "jobId")
@@ -226,7 +216,7 @@ def explain(ctx: typer.Context, job_id: JobId, json: Json = False) -> None:
 
     The forecast holds if nothing is submitted or changed meanwhile, and if what ends wants no slots again.
     """
-    found = state(ctx).session.get(f"{PATH}/{quote(job_id, safe='')}/explanation")
+    found = state(ctx).cluster.explain_job(job_id)
     if json:
         render.print_json(found)
         return

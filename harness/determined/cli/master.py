@@ -54,10 +54,8 @@ def logs(
     json: log_lines.JsonLines = False,
 ) -> None:
     """Print the service's own log, as far as it is still in its memory; for administrators."""
-    asked = {"follow": follow, "offset": 0 if tail is None else -tail}
-    batches = state(ctx).session.stream_batches("/api/v1/master/logs", params=asked)
-    found = ([one["logEntry"] for one in batch] for batch in batches)
-    log_lines.show((entries if json else _readable(entries) for entries in found), json)
+    found = state(ctx).cluster.iter_service_log(follow=follow, tail=tail)
+    log_lines.write((entries if json else _readable(entries) for entries in found), json)
 
 
 def _readable(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -75,7 +73,7 @@ def show_config(ctx: typer.Context, json: Json = False, yaml: YamlSwitch = False
     """Show the configuration in force as YAML, secrets masked; for administrators."""
     if json and yaml:
         raise typer.BadParameter("give --json or --yaml, not both")
-    found = state(ctx).session.get("/api/v1/master/config")
+    found = state(ctx).cluster.get_cluster_config()
     if json:
         render.print_json(found["config"])
     else:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,11 +19,13 @@ from determined.cli.output.downloads import Mode, download_one
 from determined.cli.output.render import Column, Format, Record, Section
 from determined.cli.state import state
 
+if TYPE_CHECKING:
+    from determined.experimental import Model
+
 app = group("Models: checkpoints that are kept under a name and a number.", default="list")
 aliases = group("Names such as champion, which stand for one version of a model.")
 app.add_typer(aliases, name="alias")
 
-PATH = "/api/v1/models"
 LATEST = "-1"
 
 Name = Annotated[
@@ -113,21 +114,18 @@ MOVES = (
 )
 
 
-def path(name: object, *parts: object) -> str:
-    """The address of a model, by its name or id, or of something of it."""
-    words = (PATH, *(quote(str(part), safe="") for part in (name, *parts)))
-    return "/".join(words)
+def reference(ctx: typer.Context, name: str) -> Model:
+    """The SDK's object for a model, without a request to the service."""
+    from determined.experimental import Model
+
+    return Model(state(ctx).session, name)
 
 
-def _is_number(version: str) -> bool:
-    return version.isascii() and version.isdecimal()
-
-
-def _version_path(name: str, version: str) -> str:
-    """By number, or by alias, which may be written with an "@" before it."""
-    if _is_number(version):
-        return path(name, "versions", version)
-    return path(name, "aliases", version.removeprefix("@"))
+def _meant(version: str) -> int | str:
+    """A number, or an alias, which may be written with an "@" before it."""
+    if version == LATEST or (version.isascii() and version.isdecimal()):
+        return int(version)
+    return version.removeprefix("@")
 
 
 @app.command("create")
@@ -142,8 +140,8 @@ def create(
 ) -> None:
     """Add a model to the registry."""
     made = state(ctx).client.create_model(name, description, workspace_name=workspace)
-    document = state(ctx).session.get(path(made.model_id))["model"]
-    render.show(MODELS, [document], chosen(json, csv=False), document=document)
+    made.reload()
+    render.show(MODELS, [made], chosen(json, csv=False), document=made.document)
 
 
 class SortBy(StrEnum):
@@ -179,14 +177,13 @@ def list_models(
     csv: Csv = False,
 ) -> None:
     """List the models of the registry."""
-    from determined.common.api import pages
+    from determined.experimental._enums import ModelSortBy, OrderBy
 
-    params = {
-        "sortBy": f"SORT_BY_{sort_by.name}",
-        "orderBy": f"ORDER_BY_{order_by.name}",
-        "workspaceNames": workspaces.split(",") if workspaces else None,
-    }
-    found = pages.read(state(ctx).session, PATH, "models", params)
+    found = state(ctx).client.list_models(
+        ModelSortBy[sort_by.name],
+        OrderBy[order_by.name],
+        workspace_names=workspaces.split(",") if workspaces else None,
+    )
     render.show(MODELS, found, chosen(json, csv), what="models")
 
 
@@ -205,40 +202,28 @@ def describe(
 ) -> None:
     """Show a model, one of its versions, and where that version comes from."""
     fmt = chosen(json, csv)
-    session = state(ctx).session
-    model = session.get(path(name))["model"]
-    found = _found(ctx, name, version)
-    sections = [Section("Model", [*MODELS, *NOTED], [model])]
+    model = state(ctx).client.get_model(name)
+    found = _found(reference(ctx, name), version)
+    sections = [Section("Model", [*MODELS, *NOTED], [model.document])]
     if found is not None:
         sections.append(Section("Version", VERSIONS, [found]))
         sections.append(Section("Lineage", LINEAGE, [found]))
-    document = {**model, "modelVersion": found}
+    document = {**model.document, "modelVersion": found}
     render.show_sections(sections, fmt, document=document)
     if found is None and fmt is Format.TABLE:
         talk("it has no versions yet: det model register-version NAME UUID")
 
 
-def _found(ctx: typer.Context, name: str, version: str) -> dict[str, Any] | None:
-    session = state(ctx).session
-    if version == LATEST:
-        newest = {"limit": 1, "sortBy": "SORT_BY_VERSION", "orderBy": "ORDER_BY_DESC"}
-        listed = session.get(path(name, "versions"), params=newest)["modelVersions"]
-        if not listed:
-            return None
-        version = str(listed[0]["version"])
-    found: dict[str, Any] = session.get(_version_path(name, version))["modelVersion"]
-    return found
+def _found(model: Model, version: str) -> dict[str, Any] | None:
+    found = model.get_version(_meant(version))
+    return None if found is None else found.document
 
 
 @app.command("list-versions")
 def list_versions(ctx: typer.Context, name: Name, json: Json = False, csv: Csv = False) -> None:
     """List the versions of a model, the latest first."""
-    from determined.common.api import pages
-
-    params = {"sortBy": "SORT_BY_VERSION", "orderBy": "ORDER_BY_DESC"}
-    found = pages.read(state(ctx).session, path(name, "versions"), "modelVersions", params)
     fmt = chosen(json, csv)
-    listed = list(found)
+    listed = [version.document for version in reference(ctx, name).list_versions()]
     render.show(VERSIONS, listed, fmt, document={"modelVersions": listed}, what="versions")
 
 
@@ -254,10 +239,9 @@ def register_version(
     """Make a checkpoint the next version of a model. It cannot be deleted from then on."""
     client = state(ctx).client
     made = client.get_model(name).register_version(uuid)
-    session = state(ctx).session
-    document = session.get(path(made.model_id, "versions", made.model_version))
-    fmt = chosen(json, csv=False)
-    render.show(VERSIONS, [document["modelVersion"]], fmt, document=document)
+    made.reload()
+    document = {"modelVersion": made.document}
+    render.show(VERSIONS, [made], chosen(json, csv=False), document=document)
 
 
 @app.command("download")
@@ -277,9 +261,7 @@ def download(
     mode: Mode = "auto",
 ) -> None:
     """Download the checkpoint of a version to checkpoints/<UUID>, or to DIR."""
-    number = int(version) if version == LATEST or _is_number(version) else None
-    wanted = version.removeprefix("@") if number is None else number
-    found = state(ctx).client.get_model(name).get_version(wanted)
+    found = state(ctx).client.get_model(name).get_version(_meant(version))
     if found is None:
         raise CliError(f"model {name!r} has no versions yet: det model register-version NAME UUID")
     assert found.checkpoint is not None
@@ -289,28 +271,28 @@ def download(
 @app.command("delete-version")
 def delete_version(ctx: typer.Context, name: Name, version: Number) -> None:
     """Delete a version and its aliases. Its checkpoint stays, and may be deleted again."""
-    state(ctx).session.delete(path(name, "versions", version))
+    reference(ctx, name).delete_version(version)
     talk(f"deleted version {version} of model {name!r}; its checkpoint is still there")
 
 
 @app.command("delete")
 def delete(ctx: typer.Context, name: Name) -> None:
     """Delete a model with its versions and aliases. Their checkpoints stay, and may be deleted again."""
-    state(ctx).session.delete(path(name))
+    reference(ctx, name).delete()
     talk(f"deleted model {name!r}; its checkpoints are still there")
 
 
 @app.command("archive")
 def archive(ctx: typer.Context, name: Name) -> None:
     """Archive a model: it keeps its versions, and changes no more."""
-    state(ctx).session.post(path(name, "archive"))
+    reference(ctx, name).archive()
     talk(f"archived model {name!r}")
 
 
 @app.command("unarchive")
 def unarchive(ctx: typer.Context, name: Name) -> None:
     """Let an archived model change again."""
-    state(ctx).session.post(path(name, "unarchive"))
+    reference(ctx, name).unarchive()
     talk(f"unarchived model {name!r}")
 
 
@@ -319,7 +301,7 @@ def move(ctx: typer.Context, name: Name, workspace: Workspace = None) -> None:
     """Move a model to a workspace; there is one so far."""
     if workspace is None:
         raise typer.BadParameter("say where to: -w NAME")
-    state(ctx).session.patch(path(name), json={"workspaceName": workspace})
+    reference(ctx, name).move_to_workspace(workspace)
     talk(f"model {name!r} is in workspace {workspace!r}")
 
 
@@ -328,7 +310,8 @@ def diff(
     ctx: typer.Context, name: Name, first: Version, second: Version, json: Json = False
 ) -> None:
     """Compare two versions: hyperparameters, metrics, configuration, code and data."""
-    versions = [_found(ctx, name, one) for one in (first, second)]
+    model = reference(ctx, name)
+    versions = [_found(model, one) for one in (first, second)]
     if versions[0] is None or versions[1] is None:
         raise CliError(f"model {name!r} has no versions yet")
     one, other = versions[0], versions[1]
@@ -373,8 +356,7 @@ Alias = Annotated[str, typer.Argument(help="such as champion: letters, digits, _
 @aliases.command("set")
 def set_alias(ctx: typer.Context, name: Name, alias: Alias, version: Number) -> None:
     """Let an alias stand for a version; if it stands for another one, it moves."""
-    body = {"version": version}
-    before = state(ctx).session.put(path(name, "aliases", alias), json=body)["fromVersion"]
+    before = reference(ctx, name).set_alias(alias, version)
     moved = "" if before in (None, version) else f", no longer for version {before}"
     still = "still " if before == version else ""
     talk(f"alias {alias!r} of model {name!r} {still}stands for version {version}{moved}")
@@ -383,7 +365,7 @@ def set_alias(ctx: typer.Context, name: Name, alias: Alias, version: Number) -> 
 @aliases.command("delete|rm")
 def delete_alias(ctx: typer.Context, name: Name, alias: Alias) -> None:
     """Delete an alias. The version and the alias's history stay."""
-    before = state(ctx).session.delete(path(name, "aliases", alias)).get("fromVersion")
+    before = reference(ctx, name).delete_alias(alias)
     # Not known when the answer was lost on its way.
     stood_for = "" if before is None else f", which stood for version {before}"
     talk(f"deleted alias {alias!r} of model {name!r}{stood_for}")
@@ -398,8 +380,5 @@ def history(
     csv: Csv = False,
 ) -> None:
     """Show who moved the aliases of a model when, and from which version."""
-    from determined.common.api import pages
-
-    params = {"alias": alias}
-    found = pages.read(state(ctx).session, path(name, "alias-history"), "moves", params)
+    found = reference(ctx, name).alias_history(alias)
     render.show(MOVES, found, chosen(json, csv), what="moves")

@@ -12,7 +12,7 @@ from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.launched import opening, start
 from determined.cli.launched.commands import Everybodys, TaskId, TaskIds, add_commands
-from determined.cli.launched.nouns import NOTEBOOK, whole_id, whole_ids
+from determined.cli.launched.nouns import NOTEBOOK, reference, references
 from determined.cli.launched.publishing import Published
 from determined.cli.output import format as f
 from determined.cli.output import render
@@ -20,7 +20,6 @@ from determined.cli.output.render import Column
 from determined.cli.printing import echo
 from determined.cli.state import state
 
-FILES = "/api/v1/notebook-files"
 COLUMNS = (
     Column("ID", "id"),
     Column("User", "username", spare=5),
@@ -68,34 +67,34 @@ def start_notebook(
         given = start.configuration(
             config_file, config, volume, kind="NotebookConfig", ports=local.ports
         )
-        more: dict[str, object] = {"preview": True} if preview else {}
+        fields: dict[str, str] = {}
         if restore is not None:
-            before = whole_id(shared.session, NOTEBOOK, restore)
-            more["restoreId"] = before
+            before = reference(shared, NOTEBOOK, restore)
+            fields["restoreId"] = before.id
             if not given:
-                given = shared.session.get(f"{NOTEBOOK.path}/{before}")["config"]
-        answer = start.send(shared, NOTEBOOK.plural, given, context, include, more=more)
+                given = before.get_config()
         if preview:
             import yaml
 
-            echo(yaml.safe_dump(answer["config"], sort_keys=False).rstrip())
+            found, warnings = shared.tasks.preview_notebook(given, context, include or (), **fields)
+            for warning in warnings:
+                talk(f"warning: {warning}")
+            echo(yaml.safe_dump(found, sort_keys=False).rstrip())
             return
-        task_id = answer[NOTEBOOK.name]["id"]
+        task = start.send(shared, NOTEBOOK, given, context, include, **fields)
         if detach:
-            echo(task_id)
+            echo(task.id)
             return
-        talk(f"notebook {task_id}")
-        opening.show(shared.session, NOTEBOOK, task_id, browser=not no_browser)
-        local.start(task_id)
-        local.hold(f"notebook {task_id}")
+        talk(f"notebook {task.id}")
+        opening.show(task, browser=not no_browser)
+        local.start(task.id)
+        local.hold(f"notebook {task.id}")
 
 
 @app.command("open")
 def open_notebook(ctx: typer.Context, task_id: TaskId, no_browser: start.NoBrowser = False) -> None:
     """Open a notebook of yours in the browser."""
-    session = state(ctx).session
-    one = whole_id(session, NOTEBOOK, task_id)
-    opening.show(session, NOTEBOOK, one, browser=not no_browser)
+    opening.show(reference(state(ctx), NOTEBOOK, task_id), browser=not no_browser)
 
 
 @app.command("files")
@@ -104,20 +103,19 @@ def list_files(
 ) -> None:
     """List the notebooks that have ended and whose files are kept, for --restore."""
     fmt = chosen(json, csv)
-    asked = {"everybody": all, "limit": -1}
-    found = state(ctx).session.get(FILES, params=asked)["notebookFiles"]
+    found = state(ctx).tasks.list_notebook_files(all)
     render.show(COLUMNS, found, fmt, what="notebooks")
 
 
 @app.command("delete-files")
 def delete_files(ctx: typer.Context, task_ids: TaskIds, yes: Yes = False) -> None:
     """Delete the files that ended notebooks left: no other notebook can begin with them then."""
-    session = state(ctx).session
-    chosen_ids = whole_ids(session, NOTEBOOK, task_ids)
-    confirm(f"Delete the files of notebook {', '.join(chosen_ids)}? This cannot be undone.", yes)
-    for one in chosen_ids:
-        session.delete(f"{FILES}/{one}")
-        talk(f"the files of notebook {one} are being deleted")
+    meant = references(state(ctx), NOTEBOOK, task_ids)
+    ids = ", ".join(task.id for task in meant)
+    confirm(f"Delete the files of notebook {ids}? This cannot be undone.", yes)
+    for task in meant:
+        task.delete_notebook_files()
+        talk(f"the files of notebook {task.id} are being deleted")
 
 
 add_commands(app, NOTEBOOK)

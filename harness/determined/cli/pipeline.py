@@ -188,9 +188,9 @@ def wait(ctx: typer.Context, pipeline_id: PipelineId, json: Json = False) -> Non
 @app.command("list|ls")
 def list_pipelines(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
     """List the pipelines, the latest first."""
-    from determined.common.api import pages
+    from determined.experimental import pipeline as sdk
 
-    found = list(pages.read(state(ctx).session, "/api/v1/pipelines", "pipelines"))
+    found = sdk.read_pipelines(state(ctx).session)
     render.show(PIPELINES, found, chosen(json, csv), what="pipelines")
 
 
@@ -246,7 +246,7 @@ def cancel(ctx: typer.Context, pipeline_id: PipelineId) -> None:
 @app.command("delete")
 def delete(ctx: typer.Context, pipeline_id: PipelineId) -> None:
     """Forget a pipeline that has ended. Its experiments stay."""
-    state(ctx).session.delete(f"/api/v1/pipelines/{pipeline_id}")
+    _run(state(ctx), pipeline_id).delete()
     talk(f"deleted pipeline {pipeline_id}; its experiments stay")
 
 
@@ -293,8 +293,6 @@ def _require_step(now: Record, step: str | None) -> None:
 def _show_logs(
     shared: State, step: str, experiment_id: int, *, follow: bool, json: bool, tail: int | None
 ) -> None:
-    from determined.experimental import _logs as sdk
-
     experiment = shared.client.get_experiment(experiment_id)
     if follow:
         try:
@@ -309,5 +307,4 @@ def _show_logs(
             return
         trial = first
     talk(f"step {step}: logs of trial {trial.id}, the first of experiment {experiment_id}")
-    lines = sdk.iter_batches(shared.session, trial.id, follow=follow, tail=tail)
-    log_lines.show(lines, json)
+    log_lines.write(trial.iter_log_batches(follow, tail=tail), json)

@@ -11,7 +11,7 @@ from determined.cli.errors import CliError
 from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.output.render import Column, Record
-from determined.cli.state import State, state
+from determined.cli.state import state
 
 app = group("Resource pools: groups of agents, and how their slots are given out.", default="list")
 
@@ -62,16 +62,12 @@ DETAILS = (
 )
 
 
-def _pools(shared: State) -> list[dict[str, Any]]:
-    from determined.common.api import pages
-
-    return list(pages.read(shared.session, "/api/v1/resource-pools", "resourcePools"))
-
-
 @app.command("list|ls")
 def list_pools(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
     """List the resource pools of the cluster."""
-    render.show(POOLS, _pools(state(ctx)), chosen(json, csv), what="resource pools")
+    render.show(
+        POOLS, state(ctx).cluster.list_resource_pools(), chosen(json, csv), what="resource pools"
+    )
 
 
 @app.command("describe")
@@ -82,7 +78,7 @@ def describe(
     csv: Csv = False,
 ) -> None:
     """Show one resource pool: its agents, its slots and its scheduler."""
-    pools = _pools(state(ctx))
+    pools = state(ctx).cluster.list_resource_pools()
     found = [pool for pool in pools if pool["name"] == name]
     if not found:
         from determined.expconf.problems import nearest

@@ -34,12 +34,11 @@ Monthly = Annotated[bool, typer.Option("--monthly", help="sum by month, not by d
 def _print(
     ctx: typer.Context, json: bool, document: str, table: str, params: dict[str, str]
 ) -> None:
-    session = state(ctx).session
+    cluster = state(ctx).cluster
     if json:
-        answer = session.get(f"/api/v1/resources/allocation/{document}", params=params)
-        render.print_json(answer["resourceEntries"])
+        render.print_json(cluster.accounting(document, params))
         return
-    for text in session.stream_text(f"/resources/allocation/{table}", params=params):
+    for text in cluster.accounting_csv(table, params):
         printing.write(printing.plain(text))
 
 

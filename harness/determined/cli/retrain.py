@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,12 +12,15 @@ from determined.cli import completion
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
-from determined.cli.model import path
+from determined.cli.model import reference as model_reference
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format, Record
 from determined.cli.state import state
 from determined.common.printable import counted
+
+if TYPE_CHECKING:
+    from determined.experimental._retraining import Retraining
 
 app = group(
     "Models that are trained again, and promoted only when they are better.", default="list"
@@ -89,8 +92,11 @@ _EVENTS: dict[str, Callable[[Record], str]] = {
 }
 
 
-def _path(model: str, *parts: object) -> str:
-    return path(model, "retraining", *parts)
+def _reference(ctx: typer.Context, model: str) -> Retraining:
+    """The SDK's object for a model's retraining, without a request to the service."""
+    from determined.experimental._retraining import Retraining
+
+    return Retraining(state(ctx).session, model)
 
 
 @app.command("create")
@@ -119,7 +125,6 @@ def create(
 ) -> None:
     """Have a model trained again; a plan that there is already is replaced, its history stays."""
     from determined.common.api.errors import NotFoundException
-    from determined.common.api.tasks import warnings_of
 
     plan, model, config = _read(plan_file)
     if cron is not None or interval is not None:
@@ -127,21 +132,17 @@ def create(
     if approve:
         plan["approval"] = True
     submission = _planned(config, model_dir)
-    session = state(ctx).session
+    client = state(ctx).client
     try:
-        session.get(path(model))
+        client.get_model(model)
     except NotFoundException:
-        state(ctx).client.create_model(model)
-    body = {
-        "config": submission.config.text,
-        "modelDefinition": submission.body()["modelDefinition"],
-        "plan": plan,
-    }
-    document = session.put(_path(model), json=body, timeout=300.0)
-    for warning in warnings_of(document):
+        client.create_model(model)
+    made = client.send_retraining(model, plan, submission)
+    for warning in made.warnings:
         talk(f"warning: {warning}")
     fmt = chosen(json, csv=False)
-    render.show(RETRAININGS, [document["retraining"]], fmt, document=document)
+    document = {"retraining": made.document, "remarks": made.warnings}
+    render.show(RETRAININGS, [made], fmt, document=document)
     if fmt is Format.TABLE:
         talk(f"train it now: det retrain run {model}")
 
@@ -172,10 +173,9 @@ def _read(file: Path) -> tuple[dict[str, Any], str, Any]:
 @app.command("list|ls")
 def list_retrainings(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
     """List the models that are trained again."""
-    from determined.common.api import pages
-
-    found = list(pages.read(state(ctx).session, "/api/v1/retrainings", "retrainings"))
-    render.show(RETRAININGS, found, chosen(json, csv), what="retrainings")
+    render.show(
+        RETRAININGS, state(ctx).client.list_retrainings(), chosen(json, csv), what="retrainings"
+    )
 
 
 @app.command("run")
@@ -188,7 +188,7 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", help="do not wait for the end")] = False,
 ) -> None:
     """Train the model again now; print what becomes of it."""
-    made = state(ctx).session.post(_path(model, "runs"), json={"force": force})["runId"]
+    made = _reference(ctx, model).run(force=force)
     talk(f"retraining run {made} of {model}")
     if not detach:
         _follow(ctx, model, made)
@@ -199,18 +199,18 @@ def _follow(ctx: typer.Context, model: str, run_id: int) -> None:
 
     from determined.common.api.patience import patiently
 
-    session = state(ctx).session
+    retraining = _reference(ctx, model)
     seen = None
     while True:
-        listed = patiently(lambda: session.get(_path(model, "runs"), params={"limit": 20}))["runs"]
-        now = next(one for one in listed if one["id"] == run_id)
-        if now["state"] != seen:
-            seen = now["state"]
+        listed = patiently(lambda: list(retraining.iter_runs(limit=20)))
+        now = next(one for one in listed if one.id == run_id)
+        if now.state != seen:
+            seen = now.state
             talk(f"run {run_id}: {seen}")
-        if now["endTime"] or seen == "WAITING_FOR_APPROVAL":
+        if now.end_time or seen == "WAITING_FOR_APPROVAL":
             break
         time.sleep(1.0)
-    talk(f"run {run_id}: {now['reason']}")
+    talk(f"run {run_id}: {now.reason}")
     if seen == "WAITING_FOR_APPROVAL":
         talk(f"approve it: det retrain approve {model}")
     if seen in ("FAILED", "CANCELED"):
@@ -220,30 +220,28 @@ def _follow(ctx: typer.Context, model: str, run_id: int) -> None:
 @app.command("history")
 def history(ctx: typer.Context, model: Model, json: Json = False, csv: Csv = False) -> None:
     """Show each time that the model was trained again or rolled back, and why it was promoted or not."""
-    from determined.common.api import pages
-
-    found = list(pages.read(state(ctx).session, _path(model, "runs"), "runs"))
+    found = [one.document for one in _reference(ctx, model).iter_runs()]
     render.show(RUNS, found, chosen(json, csv), document={"runs": found}, what="runs")
 
 
 @app.command("pause")
 def pause(ctx: typer.Context, model: Model) -> None:
     """Let schedule and events rest; a run that is open goes on."""
-    state(ctx).session.patch(_path(model), json={"paused": True})
+    _reference(ctx, model).pause()
     talk(f"the retraining of {model} is paused: det retrain resume {model}")
 
 
 @app.command("resume")
 def resume(ctx: typer.Context, model: Model) -> None:
     """Let schedule and events go on; what was missed while they rested is not caught up."""
-    state(ctx).session.patch(_path(model), json={"paused": False})
+    _reference(ctx, model).resume()
     talk(f"the retraining of {model} goes on")
 
 
 @app.command("cancel")
 def cancel(ctx: typer.Context, model: Model) -> None:
     """End the open run and kill its experiment; the champion stays."""
-    ended = state(ctx).session.post(_path(model, "cancel"), json={})["runId"]
+    ended = _reference(ctx, model).cancel()
     talk(f"canceled retraining run {ended} of {model}")
 
 
@@ -259,8 +257,7 @@ def report(
     ] = None,
 ) -> None:
     """Report how the model does where it is used: the plan's events live_metric go by it."""
-    body = {"metric": metric, "values": values, "version": version}
-    noted = state(ctx).session.post(_path(model, "live-metrics"), json=body)["version"]
+    noted = model_reference(ctx, model).report_live_metric(metric, *values, version=version)
     of = f"version {noted}" if noted is not None else "no version: there is no champion yet"
     talk(f"noted {counted(len(values), 'value')} of {metric}, of {of}")
 
@@ -272,8 +269,7 @@ def approve(
     reject: Annotated[bool, typer.Option("--reject", help="keep the champion instead")] = False,
 ) -> None:
     """Approve the run that waits for it: its version becomes the champion."""
-    body = {"approve": not reject}
-    answered = state(ctx).session.post(_path(model, "approve"), json=body)["runId"]
+    answered = _reference(ctx, model).approve(not reject)
     talk(f"{'rejected' if reject else 'approved'} retraining run {answered} of {model}")
 
 
@@ -287,14 +283,12 @@ def rollback(
     ] = None,
 ) -> None:
     """Let the alias stand for the version before again, in one step."""
-    moved = state(ctx).session.post(_path(model, "rollback"), json={"version": to})
-    talk(
-        f"{model}: the champion is version {moved['toVersion']} again, not version {moved['fromVersion']}"
-    )
+    before, now = _reference(ctx, model).roll_back(to)
+    talk(f"{model}: the champion is version {now} again, not version {before}")
 
 
 @app.command("delete")
 def delete(ctx: typer.Context, model: Model) -> None:
     """Train the model again no more. Its versions and aliases stay; the history of the runs goes."""
-    state(ctx).session.delete(_path(model))
+    _reference(ctx, model).delete()
     talk(f"{model} is not trained again any more")

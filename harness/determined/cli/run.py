@@ -9,7 +9,7 @@ import typer
 
 from determined.cli.errors import CliError, talk
 from determined.cli.launched import follow, start
-from determined.cli.launched.nouns import COMMAND, whole_id
+from determined.cli.launched.nouns import COMMAND, reference
 from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
@@ -68,7 +68,7 @@ def run(
             raise typer.BadParameter(
                 "--fetch brings files of an earlier run: leave the program out"
             )
-        returned.fetch(shared.session, whole_id(shared.session, COMMAND, fetch), Path.cwd())
+        returned.fetch(reference(shared, COMMAND, fetch), Path.cwd())
         return
     if not here:
         raise CliError(
@@ -88,16 +88,17 @@ def run(
         given: dict[str, Any] = start.configuration(
             config_file, chosen, volume, program or (), ports=local.ports
         )
-        answer = start.send(shared, COMMAND.plural, given, directory, include)
-        task_id = answer[COMMAND.name]["id"]
+        task = start.send(shared, COMMAND, given, directory, include)
         if detach:
-            echo(task_id)
+            echo(task.id)
             return
-        talk(f"command {task_id}")
-        local.start(task_id)
-        code = follow.follow(shared.session, COMMAND, task_id)
-    if code == follow.DETACHED and not follow.has_ended(shared.session, COMMAND, task_id):
-        talk(f"its files, when it has ended: det run --fetch {task_id}")
+        talk(f"command {task.id}")
+        local.start(task.id)
+        code = follow.follow(task)
+    if code == follow.DETACHED:
+        task.reload()
+    if code == follow.DETACHED and not task.has_ended:
+        talk(f"its files, when it has ended: det run --fetch {task.id}")
     else:
-        returned.fetch(shared.session, task_id, directory, told=True)
+        returned.fetch(task, directory, told=True)
     follow.exit_as(code)

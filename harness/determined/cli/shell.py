@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,10 +11,13 @@ from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.launched import ready, start
 from determined.cli.launched.commands import TaskId, add_commands
-from determined.cli.launched.nouns import SHELL, whole_id, whole_ids
+from determined.cli.launched.nouns import SHELL, reference, references
 from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import State, state
+
+if TYPE_CHECKING:
+    from determined.experimental._task import Task
 
 app = group("Shells: terminals on the cluster's machines.", default="list")
 
@@ -59,14 +62,13 @@ def start_shell(
         given = start.configuration(
             config_file, config, volume, kind="ShellConfig", ports=local.ports
         )
-        answer = start.send(shared, SHELL.plural, given, context, include)
-        shell_id = answer[SHELL.name]["id"]
+        shell = start.send(shared, SHELL, given, context, include)
         if detach:
-            echo(shell_id)
+            echo(shell.id)
             return
-        talk(f"shell {shell_id}")
-        local.start(shell_id)
-        _open(shared, shell_id, ssh_opts or [], show_ssh_command, no_ssh)
+        talk(f"shell {shell.id}")
+        local.start(shell.id)
+        _open(shared, shell, ssh_opts or [], show_ssh_command, no_ssh)
 
 
 @app.command("open")
@@ -83,10 +85,10 @@ def open_shell(
     --publish is for ports that the shell was started with; ssh's own -L, after --, is for any.
     """
     shared = state(ctx)
-    whole = whole_id(shared.session, SHELL, shell_id)
+    shell = reference(shared, SHELL, shell_id)
     with Published(publish or (), shared) as local:
-        local.start(whole)
-        _open(shared, whole, ssh_opts or [], show_ssh_command, no_ssh)
+        local.start(shell.id)
+        _open(shared, shell, ssh_opts or [], show_ssh_command, no_ssh)
 
 
 @app.command("show-ssh-command")
@@ -95,8 +97,9 @@ def show_command(ctx: typer.Context, shell_id: TaskId, ssh_opts: SshOptions = No
     from determined.cli.launched import ssh
 
     shared = state(ctx)
-    shell = ready.wait(shared.session, SHELL, whole_id(shared.session, SHELL, shell_id))
-    access = ssh.prepare(_with_ssh(shell))
+    shell = reference(shared, SHELL, shell_id)
+    ready.wait(shell)
+    access = ssh.prepare(_with_ssh(shell.document))
     echo(shlex.join([*access.argv(ssh.proxy_command(shared)), *(ssh_opts or [])]))
 
 
@@ -130,22 +133,21 @@ def config_ssh(
         had = ssh_config.remove(shared.address.url)
         talk("removed" if had else "nothing to remove")
         return
-    session = shared.session
-    mine = session.username or session.get("/api/v1/me")["user"]["username"]
-    found = session.get(SHELL.path, params={"limit": -1, "users": [mine]})[SHELL.plural]
-    alive = {one["id"]: one for one in found if one["state"] == "STATE_RUNNING"}
+    found = shared.tasks.list_tasks(SHELL.kind, [shared.username])
+    ended = {one.id for one in found if one.has_ended}
     for shell_id in ssh.kept():
-        if any(one["id"] == shell_id and one["state"] == "STATE_TERMINATED" for one in found):
+        if shell_id in ended:
             ssh.forget(shell_id)
-    wanted = whole_ids(session, SHELL, shell_ids) if shell_ids else list(alive)
+    alive = [one for one in found if one.state == "RUNNING"]
     blocks, hosts = [], []
-    for shell_id in wanted:
-        shell = ready.wait(session, SHELL, shell_id)
-        if shell.get("noSsh"):
-            talk(f"shell {shell_id} left out: {shell['noSsh']}")
+    for shell in references(shared, SHELL, shell_ids) if shell_ids else alive:
+        ready.wait(shell)
+        facts = shell.document
+        if facts.get("noSsh"):
+            talk(f"shell {shell.id} left out: {facts['noSsh']}")
             continue
-        blocks.append(ssh.block(ssh.prepare(shell), shell, ssh.proxy_command(shared)))
-        hosts.append(ssh.host(shell_id))
+        blocks.append(ssh.block(ssh.prepare(facts), facts, ssh.proxy_command(shared)))
+        hosts.append(ssh.host(shell.id))
     text = "\n".join(blocks)
     if print_only:
         echo(text, end="")
@@ -166,19 +168,19 @@ def _with_ssh(shell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open(
-    shared: State, shell_id: str, ssh_opts: list[str], show_ssh_command: bool, no_ssh: bool
+    shared: State, shell: Task, ssh_opts: list[str], show_ssh_command: bool, no_ssh: bool
 ) -> None:
     """Raises Exit with the exit code of the session."""
     from determined.cli.launched import ssh, terminal
 
     if no_ssh and (ssh_opts or show_ssh_command):
         raise typer.BadParameter("--no-ssh goes without ssh: leave its options out")
-    session = shared.session
-    shell = ready.wait(session, SHELL, shell_id)
-    key = ssh.private_key(shell)
-    why = str(shell.get("noSsh") or "") or ("" if ssh.is_here() else "ssh is not installed here")
+    ready.wait(shell)
+    facts, shell_id = shell.document, shell.id
+    key = ssh.private_key(facts)
+    why = str(facts.get("noSsh") or "") or ("" if ssh.is_here() else "ssh is not installed here")
     if not why and not ssh_opts and not show_ssh_command:
-        why = str(shell.get("noTty") or "")
+        why = str(facts.get("noTty") or "")
     if why and not no_ssh:
         if ssh_opts or show_ssh_command:
             raise CliError(
@@ -187,33 +189,33 @@ def _open(
             )
         talk(f"a terminal without ssh: {why}")
     if no_ssh or why:
-        code = terminal.run(session, shell_id, key)
+        code = terminal.run(shared.session, shell_id, key)
         if code == terminal.LOST:
             terminal.lost(shell_id)
     else:
-        access = ssh.prepare(shell)
+        access = ssh.prepare(facts)
         if show_ssh_command:
             echo(shlex.join([*access.argv(ssh.proxy_command(shared)), *ssh_opts]))
         code = ssh.run(shared, access, ssh_opts)
-    _say_how_to_come_back(session, shell_id)
+    _say_how_to_come_back(shell)
     raise typer.Exit(code)
 
 
-def _say_how_to_come_back(session: Any, shell_id: str) -> None:
+def _say_how_to_come_back(shell: Task) -> None:
     from determined.cli.launched import ssh
     from determined.common.api import errors
 
     try:
-        shell = session.get(f"{SHELL.path}/{shell_id}")[SHELL.name]
+        shell.reload()
     except errors.APIException:
         return
-    if shell["state"] in ("STATE_TERMINATED", "STATE_TERMINATING"):
-        ssh.forget(shell_id)
-        why = f": {shell['exitStatus']}" if shell.get("exitStatus") else ""
-        talk(f"shell {shell_id} has ended{why}")
+    if shell.state in ("TERMINATED", "TERMINATING"):
+        ssh.forget(shell.id)
+        how = shell.document.get("exitStatus")
+        talk(f"shell {shell.id} has ended{f': {how}' if how else ''}")
         return
     talk(
-        f"shell {shell_id} goes on: det shell open {shell_id} comes back, det shell kill {shell_id} ends it"
+        f"shell {shell.id} goes on: det shell open {shell.id} comes back, det shell kill {shell.id} ends it"
     )
 
 

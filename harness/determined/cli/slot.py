@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
-from determined.cli.agent import AgentId, Drain
+from determined.cli.agent import AgentId, Drain, reference
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.groups import group
 from determined.cli.output import render
@@ -48,12 +47,10 @@ def _record(agent: dict[str, Any], slot: dict[str, Any]) -> dict[str, Any]:
 @app.command("list|ls")
 def list_slots(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
     """List every slot of every agent, and the allocation that uses it."""
-    from determined.common.api import pages
-
-    found = pages.read(state(ctx).session, "/api/v1/agents", "agents")
+    agents = [agent.document for agent in state(ctx).cluster.list_agents()]
     records = [
         _record(agent, slot)
-        for agent in found
+        for agent in agents
         for slot in sorted((agent.get("slots") or {}).values(), key=lambda slot: int(slot["id"]))
     ]
     render.show(SLOTS, records, chosen(json, csv), what="slots")
@@ -62,19 +59,15 @@ def list_slots(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None
 SlotId = Annotated[int, typer.Argument(metavar="SLOT_ID", min=0)]
 
 
-def _path(agent_id: str, slot_id: int, verb: str) -> str:
-    return f"/api/v1/agents/{quote(agent_id, safe='')}/slots/{slot_id}/{verb}"
-
-
 @app.command("enable")
 def enable(ctx: typer.Context, agent_id: AgentId, slot_id: SlotId) -> None:
     """Give the slot work again."""
-    state(ctx).session.post(_path(agent_id, slot_id, "enable"))
+    reference(ctx, agent_id).enable_slot(slot_id)
     talk(f"slot {slot_id} of agent {agent_id} is enabled")
 
 
 @app.command("disable")
 def disable(ctx: typer.Context, agent_id: AgentId, slot_id: SlotId, drain: Drain = False) -> None:
     """Give the slot no more work; what it runs starts again elsewhere, unless --drain."""
-    state(ctx).session.post(_path(agent_id, slot_id, "disable"), json={"drain": drain})
+    reference(ctx, agent_id).disable_slot(slot_id, drain)
     talk(f"slot {slot_id} of agent {agent_id} is disabled")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from determined.common.api.authentication import AskPassword
     from determined.common.master import MasterAddress
     from determined.experimental import Determined
+    from determined.experimental._cluster import ClusterVerbs
+    from determined.experimental._task import TaskVerbs
 
 
 @dataclass
@@ -103,6 +105,27 @@ class State:
         from determined.experimental import Determined
 
         return Determined._with_session(self.session)
+
+    @cached_property
+    def username(self) -> str:
+        """The name of the user who is logged in."""
+        from determined.common.api import authentication
+
+        return self.session.username or str(authentication.current_user(self.session)["username"])
+
+    @cached_property
+    def tasks(self) -> TaskVerbs:
+        """What :attr:`client` does with tasks, without the time that the import of the rest takes."""
+        from determined.experimental._task import TaskVerbs
+
+        return TaskVerbs(self.session)
+
+    @cached_property
+    def cluster(self) -> ClusterVerbs:
+        """What :attr:`client` does with the cluster, without the time that the import of the rest takes."""
+        from determined.experimental._cluster import ClusterVerbs
+
+        return ClusterVerbs(self.session)
 
 
 def state(ctx: typer.Context) -> State:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +17,9 @@ from determined.cli.output import log_lines, render
 from determined.cli.output.render import Column, Record
 from determined.cli.printing import echo
 from determined.cli.state import state
+
+if TYPE_CHECKING:
+    from determined.experimental._task import Task
 
 app = group(
     "Tasks of every kind: whatever runs on the cluster, or waits for slots.", default="list"
@@ -57,70 +59,35 @@ TASKS = (
 )
 
 
-def _running(ctx: typer.Context) -> dict[str, Any]:
-    found = state(ctx).session.get("/api/v1/tasks", params={"limit": 0})
-    return dict(found["allocationIdToSummary"])
-
-
 def _whole(ctx: typer.Context, words: list[str]) -> list[str]:
     """The ids that begin with these words, among the tasks that run and the latest ones."""
-
-    def known() -> list[str]:
-        found = state(ctx).session.get("/api/v1/tasks", params={"limit": 1000})
-        ids = [one["taskId"] for one in found["allocationIdToSummary"].values()]
-        return list(dict.fromkeys([*ids, *(one["taskId"] for one in found["tasks"])]))
-
-    return expanded(words, known, "task")
+    return expanded(words, lambda: state(ctx).tasks.list_task_ids(), "task")
 
 
-def _path(task_id: str, action: str = "") -> str:
-    return f"/api/v1/tasks/{quote(task_id, safe='')}{action}"
+def _references(ctx: typer.Context, words: list[str]) -> list[Task]:
+    """The SDK's objects for the tasks that :func:`_whole` finds, not loaded."""
+    from determined.experimental._task import Task
+
+    return [Task(state(ctx).session, one) for one in _whole(ctx, words)]
+
+
+def _reference(ctx: typer.Context, word: str) -> Task:
+    (found,) = _references(ctx, [word])
+    return found
 
 
 @app.command("list|ls")
 def list_tasks(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
     """List what runs, and what waits for slots."""
-    found = _running(ctx)
+    found = state(ctx).tasks.list_allocations()
     render.show(TASKS, list(found.values()), chosen(json, csv), document=found, what="tasks")
 
 
 @app.command("logs")
-def logs(
-    ctx: typer.Context,
-    task_id: TaskId,
-    follow: log_lines.Follow = False,
-    json: log_lines.JsonLines = False,
-    head: log_lines.Head = None,
-    tail: log_lines.Tail = None,
-    agent_id: log_lines.AgentIds = None,
-    container_id: log_lines.ContainerIds = None,
-    rank_id: log_lines.RankIds = None,
-    timestamp_before: log_lines.Before = None,
-    timestamp_after: log_lines.After = None,
-    level: log_lines.Level = None,
-    source: log_lines.Sources = None,
-    stdtype: log_lines.Stdtypes = None,
-    allocation_id: log_lines.AllocationIds = None,
-) -> None:
+@log_lines.options(allocations=True)
+def logs(ctx: typer.Context, task_id: TaskId, chosen: log_lines.Chosen) -> None:
     """Print the output of a task of any kind."""
-    from determined.experimental import _logs as sdk
-
-    filters = log_lines.filters(
-        follow,
-        head,
-        tail,
-        agent_id,
-        container_id,
-        rank_id,
-        timestamp_before,
-        timestamp_after,
-        level,
-        source,
-        stdtype,
-        allocation_id,
-    )
-    (one,) = _whole(ctx, [task_id])
-    log_lines.show(sdk.iter_batches_of_task(state(ctx).session, one, **filters), json)
+    log_lines.show(_reference(ctx, task_id).iter_log_batches, chosen)
 
 
 @app.command("kill")
@@ -135,15 +102,14 @@ def kill(
     from determined.common.api import errors
 
     refused = 0
-    for one in _whole(ctx, task_ids):
+    for task in _references(ctx, task_ids):
         try:
-            body = {"taskId": one, "killFromRoot": root}
-            state(ctx).session.post(_path(one, "/kill"), json=body)
+            task.kill(from_root=root)
         except (errors.BadRequestException, errors.ForbiddenException) as error:
             refused += 1
             talk(f"error: {error.message}")
         else:
-            talk(f"killed task {one}")
+            talk(f"killed task {task.id}")
     if refused:
         raise typer.Exit(1)
 
@@ -151,27 +117,25 @@ def kill(
 @app.command("pause")
 def pause(ctx: typer.Context, task_id: TaskId) -> None:
     """End the process of a generic task, and of those under it; unpaused, they begin anew."""
-    (one,) = _whole(ctx, [task_id])
-    state(ctx).session.post(_path(one, "/pause"), json={})
-    talk(f"paused task {one}")
+    task = _reference(ctx, task_id)
+    task.pause()
+    talk(f"paused task {task.id}")
 
 
 @app.command("unpause")
 def unpause(ctx: typer.Context, task_id: TaskId) -> None:
     """Let a paused generic task, and those under it, wait for slots again."""
-    (one,) = _whole(ctx, [task_id])
-    state(ctx).session.post(_path(one, "/unpause"), json={})
-    talk(f"unpaused task {one}")
+    task = _reference(ctx, task_id)
+    task.unpause()
+    talk(f"unpaused task {task.id}")
 
 
 @app.command("config")
 def config(ctx: typer.Context, task_id: TaskId, json: Json = False) -> None:
     """Print the configuration of a task, as YAML if --json is not given."""
-    import orjson
     import yaml
 
-    (one,) = _whole(ctx, [task_id])
-    found = orjson.loads(state(ctx).session.get(_path(one, "/config"))["config"])
+    found = _reference(ctx, task_id).get_config()
     if json:
         render.print_json(found)
     else:
@@ -199,25 +163,22 @@ def create(
     no_pause: Annotated[bool, typer.Option("--no_pause", help="it cannot be paused")] = False,
 ) -> None:
     """Create a generic task: a program that can be paused, and stand under another task."""
-    from determined.common.api import tasks
     from determined.experimental import _submission
 
     data = start.configuration(config_file, config, None, kind="GenericConfig")
     known = [one for one in (fork, parent) if one is not None]
     whole = dict(zip(known, _whole(ctx, known), strict=False)) if known else {}
-    _create(
-        ctx,
-        {
-            "config": _submission.as_text(data),
-            "contextDirectory": tasks.files_of(context, include or ()),
-            "projectId": project_id,
-            "forkedFrom": whole.get(fork or ""),
-            "parentId": whole.get(parent or ""),
-            "inheritContext": inherit_context,
-            "noPause": no_pause,
-        },
-        follow,
+    made = state(ctx).tasks.create_generic_task(
+        _submission.as_text(data),
+        context,
+        include or (),
+        project_id=project_id,
+        forked_from=whole.get(fork or ""),
+        parent_id=whole.get(parent or ""),
+        inherit_context=inherit_context,
+        no_pause=no_pause,
     )
+    _report(made, follow)
 
 
 @app.command("fork")
@@ -226,28 +187,16 @@ def fork_task(
 ) -> None:
     """Create a generic task with the configuration and the files of another one."""
     (one,) = _whole(ctx, [task_id])
-    body: dict[str, Any] = {
-        "config": "",
-        "contextDirectory": [],
-        "projectId": project_id,
-        "forkedFrom": one,
-    }
-    _create(ctx, body, follow)
+    made = state(ctx).tasks.create_generic_task("", project_id=project_id, forked_from=one)
+    _report(made, follow)
 
 
-def _create(ctx: typer.Context, body: dict[str, Any], follow: bool) -> None:
-    from determined.common.api.log_lines import follow_lines
-    from determined.common.api.tasks import warnings_of
-
-    session = state(ctx).session
-    given = {name: value for name, value in body.items() if value is not None}
-    answer = session.post("/api/v1/generic-tasks", json=given, timeout=300.0, max_retries=0)
-    for warning in warnings_of(answer):
+def _report(task: Task, follow: bool) -> None:
+    for warning in task.warnings:
         talk(f"warning: {warning}")
-    task_id = answer["taskId"]
-    echo(f"Created task {task_id}")
+    echo(f"Created task {task.id}")
     if follow:
-        log_lines.show(follow_lines(session, _path(task_id, "/logs"), {}), json=False)
-        ended = session.get(_path(task_id))["task"]
-        if ended["state"] != "STATE_COMPLETED":
-            raise CliError(f"task {task_id} ended {f.state(ended['state'])}: {ended['reason']}")
+        log_lines.write(task.iter_log_batches(follow=True), json=False)
+        task.reload()
+        if task.state != "COMPLETED":
+            raise CliError(f"task {task.id} ended {task.state}: {task.document['reason']}")

@@ -12,7 +12,7 @@ from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.launched import opening, start
 from determined.cli.launched.commands import TaskId, add_commands
-from determined.cli.launched.nouns import TENSORBOARD, whole_id
+from determined.cli.launched.nouns import TENSORBOARD, reference
 from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
@@ -83,16 +83,15 @@ def start_tensorboard(
         given = start.configuration(
             config_file, config, None, kind="TensorboardConfig", ports=local.ports
         )
-        more = {"experimentIds": experiment_ids or [], "trialIds": trial_ids or []}
-        answer = start.send(shared, TENSORBOARD.plural, given, context, include, more=more)
-        task_id = answer[TENSORBOARD.name]["id"]
+        of = {"experimentIds": experiment_ids or [], "trialIds": trial_ids or []}
+        task = start.send(shared, TENSORBOARD, given, context, include, **of)
         if detach:
-            echo(task_id)
+            echo(task.id)
             return
-        talk(f"TensorBoard {task_id}")
-        opening.show(shared.session, TENSORBOARD, task_id, browser=not no_browser)
-        local.start(task_id)
-        local.hold(f"TensorBoard {task_id}")
+        talk(f"TensorBoard {task.id}")
+        opening.show(task, browser=not no_browser)
+        local.start(task.id)
+        local.hold(f"TensorBoard {task.id}")
 
 
 @app.command("open")
@@ -100,9 +99,7 @@ def open_tensorboard(
     ctx: typer.Context, task_id: TaskId, no_browser: start.NoBrowser = False
 ) -> None:
     """Open a TensorBoard in the browser; every user may."""
-    session = state(ctx).session
-    one = whole_id(session, TENSORBOARD, task_id)
-    opening.show(session, TENSORBOARD, one, browser=not no_browser)
+    opening.show(reference(state(ctx), TENSORBOARD, task_id), browser=not no_browser)
 
 
 add_commands(app, TENSORBOARD)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,16 +29,27 @@ from determined.cli.output import log_lines, render
 from determined.cli.output.downloads import SmallerIsBetter, SortBy, ranking, record, report
 from determined.cli.output.render import Column, Record, Section
 from determined.cli.output.runs import RUNS
-from determined.cli.output.workloads import WORKLOADS, read_workloads
+from determined.cli.output.workloads import WORKLOADS
 from determined.cli.printing import echo
 from determined.cli.state import state
 from determined.common.printable import counted
+
+if TYPE_CHECKING:
+    from determined.experimental import Trial
 
 app = group("Trials: training runs with one set of hyperparameters each.")
 
 TrialId = Annotated[
     int, typer.Argument(help="trial ID", metavar="ID", autocompletion=completion.trials)
 ]
+
+
+def _reference(ctx: typer.Context, trial_id: int) -> Trial:
+    """The SDK's object for a trial, without a request to the service."""
+    from determined.experimental import Trial
+
+    return Trial(trial_id, state(ctx).session)
+
 
 DETAILS = (
     Column("ID", "id"),
@@ -87,8 +98,8 @@ def describe(
 ) -> None:
     """Show a trial and its reports."""
     fmt = chosen(json, csv)
-    session = state(ctx).session
-    document = session.get(f"/api/v1/trials/{trial_id}")["trial"]
+    trial = state(ctx).client.get_trial(trial_id)
+    document = trial.document
     sections = [
         Section("Trial", DETAILS, [document]),
         Section("Runs", RUNS, document.get("legs") or []),
@@ -97,12 +108,10 @@ def describe(
         sections.append(Section("Metrics", SUMMARY, _summary(document)))
     else:
         workloads = list(
-            read_workloads(
-                session,
-                trial_id,
-                full=metrics,
+            trial.iter_workloads(
+                batch_metrics=metrics,
                 offset=offset,
-                limit=bound(pages, limit),
+                max_results=bound(pages, limit),
                 page_size=limit,
             )
         )
@@ -112,53 +121,21 @@ def describe(
 
 
 @app.command("logs")
-def logs(
-    ctx: typer.Context,
-    trial_id: TrialId,
-    follow: log_lines.Follow = False,
-    json: log_lines.JsonLines = False,
-    head: log_lines.Head = None,
-    tail: log_lines.Tail = None,
-    agent_id: log_lines.AgentIds = None,
-    container_id: log_lines.ContainerIds = None,
-    rank_id: log_lines.RankIds = None,
-    timestamp_before: log_lines.Before = None,
-    timestamp_after: log_lines.After = None,
-    level: log_lines.Level = None,
-    source: log_lines.Sources = None,
-    stdtype: log_lines.Stdtypes = None,
-) -> None:
+@log_lines.options()
+def logs(ctx: typer.Context, trial_id: TrialId, chosen: log_lines.Chosen) -> None:
     """Print a trial's logs."""
-    from determined.experimental import _logs as sdk
-
-    filters = log_lines.filters(
-        follow,
-        head,
-        tail,
-        agent_id,
-        container_id,
-        rank_id,
-        timestamp_before,
-        timestamp_after,
-        level,
-        source,
-        stdtype,
-    )
-    log_lines.show(sdk.iter_batches(state(ctx).session, trial_id, **filters), json)
+    log_lines.show(_reference(ctx, trial_id).iter_log_batches, chosen)
 
 
 @app.command("kill")
 def kill(ctx: typer.Context, trial_ids: TrialIds, yes: Yes = False) -> None:
     """Kill trials at once; their searches continue."""
-    from determined.experimental import Trial
-
     ids = numbers(trial_ids)
     if has_range(trial_ids):
         confirm(f"Kill {counted(len(ids), 'trial')} ({' '.join(trial_ids)})?", yes)
 
     def kill_one(trial_id: int) -> str:
-        trial = Trial(trial_id, state(ctx).session)
-        trial.reload()
+        trial = state(ctx).client.get_trial(trial_id)
         if trial.state is not None and trial.state.terminal:
             return f"trial {trial_id} had ended already ({trial.state}); nothing was done"
         trial.kill()

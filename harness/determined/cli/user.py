@@ -8,7 +8,6 @@ import sys
 from enum import StrEnum
 from json import dumps as json_text
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import typer
 
@@ -24,7 +23,6 @@ from determined.cli.state import state
 from determined.common.wire import limits
 
 if TYPE_CHECKING:
-    from determined.common.api import Session
     from determined.experimental._user import User
 
 app = group("Users, login and logout.", default="list")
@@ -153,7 +151,7 @@ def edit(
 ) -> None:
     """Change a user: for administrators, but for one's own display name."""
     given = {
-        "displayName": display_name,
+        "display_name": display_name,
         "username": username,
         "admin": None if admin is None else admin is Truth.TRUE,
         "active": None if active is None else active is Truth.TRUE,
@@ -192,13 +190,15 @@ def rename(
     _change(ctx, target_user, {"username": new_username})
 
 
+_IN_JSON = {"display_name": "displayName"}
+
+
 def _change(ctx: typer.Context, username: str, changes: dict[str, Any]) -> None:
-    session = state(ctx).session
-    user = _named(session, username)
-    answer = session.patch(f"/api/v1/users/{user.user_id}", json=changes)
-    words = ", ".join(f"{name} is now {json_text(value)}" for name, value in changes.items())
+    going_on = _named(ctx, username).edit(**changes)
+    words = ", ".join(
+        f"{_IN_JSON.get(name, name)} is now {json_text(value)}" for name, value in changes.items()
+    )
     talk(f"changed {username}: {words}")
-    going_on = answer.get("stillRunning") or {}
     for kind, command in (("experiments", "det e kill"), ("tasks", "det task kill")):
         if ids := " ".join(map(str, going_on.get(kind) or ())):
             talk(f"note: {kind} of {username} go on until somebody ends them: {command} {ids}")
@@ -216,31 +216,24 @@ def change_password(
     Without a terminal, each is a line of standard input (the new one once), and the old one may be DET_PASS.
     The user's other sessions end; tasks that run go on.
     """
-    from determined.common.api import authentication
-    from determined.experimental._user import User
-
-    session = state(ctx).session
-    me = authentication.current_user(session)
-    if username is None or username == me["username"]:
-        old = _password(me["username"])
-        User(me, session).change_password(_new_password(me["username"]), old_password=old)
-        talk(f"changed the password of {me['username']}; your other sessions have ended")
+    me = state(ctx).client.whoami()
+    if username is None or username == me.username:
+        old = _password(me.username)
+        me.change_password(_new_password(me.username), old_password=old)
+        talk(f"changed the password of {me.username}; your other sessions have ended")
         return
-    other = _named(session, username)
+    other = _named(ctx, username)
     other.change_password(_new_password(username))
     talk(f"changed the password of {username}, whose sessions have ended")
 
 
-def _named(session: Session, username: str) -> User:
-    from determined.experimental._user import User
-
+def _named(ctx: typer.Context, username: str) -> User:
     if len(username) > limits.NAME_CHARS:
         raise CliError(
             f"there is no user of that name: it has {len(username)} characters, and names have at most"
             f" {limits.NAME_CHARS}"
         )
-    path = f"/api/v1/users/{quote(username, safe='')}/by-username"
-    return User(session.get(path)["user"], session)
+    return state(ctx).client.get_user_by_name(username)
 
 
 def _new_password(user: str) -> str:
@@ -270,7 +263,7 @@ def link_with_agent_user(
 
     The link is taken away in Python: client.get_user_by_name(NAME).link_with_agent().
     """
-    user = _named(state(ctx).session, username)
+    user = _named(ctx, username)
     user.link_with_agent(agent_uid, agent_gid, agent_user, agent_group)
     talk(
         f"linked {username} with {agent_user} ({agent_uid}), group {agent_group} ({agent_gid}): later tasks "
@@ -281,13 +274,11 @@ def link_with_agent_user(
 @app.command("whoami")
 def whoami(ctx: typer.Context, json: Json = False) -> None:
     """Show the current user."""
-    from determined.common.api import authentication
-
-    user = authentication.current_user(state(ctx).session)
+    user = state(ctx).client.whoami()
     if json:
-        render.print_json(user)
+        render.print_json(user.document)
     else:
-        echo(user["username"])
+        echo(user.username)
 
 
 @app.command("list|ls")
@@ -298,8 +289,5 @@ def list_users(
     csv: Csv = False,
 ) -> None:
     """List the users."""
-    from determined.common.api import pages
-
-    params = {} if all_ else {"active": True}
-    found = pages.read(state(ctx).session, "/api/v1/users", "users", params)
+    found = state(ctx).client.list_users(None if all_ else True)
     render.show(USERS, found, chosen(json, csv), what="users")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 from determined import errors
 from determined.common.api import pages
 from determined.common.api.session import Session
-from determined.experimental._download import METADATA_FILE, fetch, fetch_somehow
 from determined.experimental._enums import (
     CheckpointSortBy,
     CheckpointState,
@@ -20,7 +19,8 @@ from determined.experimental._enums import (
     OrderBy,
 )
 from determined.experimental._metrics import TrialMetrics, iter_metrics, numbers, parse_time
-from determined.experimental._proxied import fetch_through_service
+
+CHECKPOINTS = "/api/v1/checkpoints"
 
 
 def _as_json(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -68,6 +68,7 @@ class Checkpoint:
         metadata: ``steps_completed`` and the values that the training added.
         state: a :class:`CheckpointState`.
         training: a :class:`CheckpointTrainingMetadata`.
+        document: the service's JSON, with fields that are no attributes.
     """
 
     def __init__(self, session: Session, uuid: str) -> None:
@@ -83,6 +84,7 @@ class Checkpoint:
         self.metadata: dict[str, Any] | None = None
         self.state: CheckpointState | None = None
         self.training: CheckpointTrainingMetadata | None = None
+        self.document: dict[str, Any] = {}
 
     @classmethod
     def _from_json(cls, data: dict[str, Any], session: Session) -> Checkpoint:
@@ -91,6 +93,7 @@ class Checkpoint:
         return checkpoint
 
     def _fill(self, data: dict[str, Any]) -> None:
+        self.document = data
         self.task_id = data.get("taskId")
         self.allocation_id = data.get("allocationId")
         self.report_time = parse_time(data.get("reportTime"))
@@ -111,7 +114,7 @@ class Checkpoint:
 
     def reload(self) -> None:
         """Fetches all attributes again. Raises NotFoundException."""
-        self._fill(self._session.get(f"/api/v1/checkpoints/{self.uuid}")["checkpoint"])
+        self._fill(self._session.get(f"{CHECKPOINTS}/{self.uuid}")["checkpoint"])
 
     def download(self, path: str | None = None, mode: DownloadMode = DownloadMode.AUTO) -> str:
         """Copies the files to ``path`` (default ``checkpoints/<uuid>``); returns that path.
@@ -132,6 +135,10 @@ class Checkpoint:
             ProxiedDownloadFailed: the service refuses, or does not answer (``MASTER``).
             MultipleDownloadsFailed: neither way works (``AUTO``).
         """
+        # Imported here: only downloads need the storages.
+        from determined.experimental._download import METADATA_FILE, fetch, fetch_somehow
+        from determined.experimental._proxied import fetch_through_service
+
         if self.state is None:
             self.reload()
         if self.state not in (CheckpointState.COMPLETED, CheckpointState.PARTIALLY_DELETED):
@@ -172,7 +179,7 @@ class Checkpoint:
 
     def _change_metadata(self, change: dict[str, Any]) -> None:
         # The service merges: whoever adds something else at the same time loses nothing.
-        answer = self._session.patch(f"/api/v1/checkpoints/{self.uuid}/metadata", json=change)
+        answer = self._session.patch(f"{CHECKPOINTS}/{self.uuid}/metadata", json=change)
         self.metadata = numbers(answer["checkpoint"].get("metadata") or {})
 
     def get_metrics(self, group: str | None = None) -> Iterable[TrialMetrics]:
@@ -192,7 +199,7 @@ class Checkpoint:
         Returns the deletion's id, or None if the checkpoint is deleted already. Once its files are
         deleted, its state is DELETED (after :meth:`reload`).
         """
-        return self._removal("DELETE", "/api/v1/checkpoints", {"checkpointUuids": [self.uuid]})
+        return delete(self._session, [self.uuid])
 
     def remove_files(self, globs: list[str]) -> int | None:
         """Starts to delete the files that match one of ``globs``, relative to the checkpoint (``**``
@@ -201,17 +208,23 @@ class Checkpoint:
 
         Returns the same as :meth:`delete`.
         """
-        body = {"checkpointUuids": [self.uuid], "checkpointGlobs": globs}
-        return self._removal("POST", "/api/v1/checkpoints/rm", body)
-
-    def _removal(self, method: str, path: str, body: dict[str, Any]) -> int | None:
-        deletion_id: int | None = self._session.request(method, path, json=body).json()[
-            "deletionId"
-        ]
-        return deletion_id
+        return remove_files(self._session, [self.uuid], globs)
 
     def __repr__(self) -> str:
         return f"Checkpoint(uuid={self.uuid!r}, trial_id={self.trial_id})"
+
+
+def delete(session: Session, uuids: Sequence[str]) -> int | None:
+    """As :meth:`Checkpoint.delete`, of several in one deletion."""
+    answer: dict[str, Any] = session.delete(CHECKPOINTS, json={"checkpointUuids": list(uuids)})
+    return answer["deletionId"]
+
+
+def remove_files(session: Session, uuids: Sequence[str], globs: Sequence[str]) -> int | None:
+    """As :meth:`Checkpoint.remove_files`, of several in one deletion."""
+    body = {"checkpointUuids": list(uuids), "checkpointGlobs": list(globs)}
+    answer: dict[str, Any] = session.post(f"{CHECKPOINTS}/rm", json=body)
+    return answer["deletionId"]
 
 
 def read(
@@ -220,6 +233,7 @@ def read(
     sort_by: str | CheckpointSortBy | None,
     order_by: OrderBy | None,
     max_results: int | None,
+    states: Sequence[CheckpointState] | None = None,
 ) -> list[Checkpoint]:
     """A list of checkpoints, sorted by the service.
 
@@ -231,6 +245,7 @@ def read(
         "sortByAttr": sort_by.value if isinstance(sort_by, CheckpointSortBy) else None,
         "sortByMetric": sort_by if isinstance(sort_by, str) else None,
         "orderBy": order_by.value if order_by else None,
+        "states": [state.value for state in states] if states else None,
     }
     if sort_by is None:
         params["sortByAttr"] = CheckpointSortBy.SEARCHER_METRIC.value

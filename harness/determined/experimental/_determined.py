@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,18 +12,21 @@ from urllib.parse import quote
 import httpx
 
 from determined.common.api import Session, authentication, certs, get_default_master_url, pages
-from determined.common.api.tls import TlsTransport
-from determined.experimental import _submission
+from determined.common.api.pages import Listing
+from determined.experimental import _checkpoint, _deletion
 from determined.experimental._checkpoint import Checkpoint
+from determined.experimental._cluster import ClusterVerbs
 from determined.experimental._enums import (
     ExperimentSortBy,
     ExperimentState,
     ModelSortBy,
     OrderBy,
 )
-from determined.experimental._experiment import Experiment
+from determined.experimental._experiment import EXPERIMENTS, Experiment
 from determined.experimental._metrics import TRAINING, VALIDATION, TrialMetrics, iter_metrics
 from determined.experimental._model import MODELS, Model, model_path
+from determined.experimental._retraining import RetrainingVerbs
+from determined.experimental._task import TaskVerbs
 from determined.experimental._trial import Trial
 from determined.experimental._user import User
 
@@ -31,8 +34,16 @@ logger = logging.getLogger("determined")
 
 Config = str | Path | dict[str, Any]
 
+_AT_ONCE = 50
+"""Experiments of one request."""
 
-class Determined:
+
+def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
+    for begin in range(0, len(ids), _AT_ONCE):
+        yield list(ids[begin : begin + _AT_ONCE])
+
+
+class Determined(TaskVerbs, ClusterVerbs, RetrainingVerbs):
     """A login at the service. The functions of ``client`` use one such login for the whole process.
 
     ``master`` defaults to ``$DET_MASTER``, then the local cluster, then ``http://localhost:8080``. The
@@ -57,6 +68,8 @@ class Determined:
     ) -> None:
         if transport is None and (cert_path or cert_name or noverify):
             address = master or get_default_master_url()
+            from determined.common.api.tls import TlsTransport
+
             cert = certs.default_load(address, cert_path, cert_name, noverify)
             transport = TlsTransport(cert)
         self._session = authentication.connect(master, user, password, transport=transport)
@@ -137,6 +150,9 @@ class Determined:
             ContextError: ``model_dir`` or an include cannot be sent.
             BadRequestException: the service refused it.
         """
+        # Imported here: packing files is more than most programs need.
+        from determined.experimental import _submission
+
         submission = _submission.plan(
             _submission.read_config(config),
             model_dir,
@@ -167,8 +183,32 @@ class Determined:
         states: list[ExperimentState] | None = None,
         name: str | None = None,
         project_id: int | None = None,
+        *,
+        archived: bool | None = None,
     ) -> list[Experiment]:
         """The experiments that match all arguments; ``name`` matches a part of the name."""
+        found = self.iter_experiments(
+            sort_by, order_by, labels, users, states, name, project_id, archived=archived
+        )
+        wanted = set(experiment_ids) if experiment_ids is not None else None
+        return [one for one in found if wanted is None or one.id in wanted]
+
+    def iter_experiments(
+        self,
+        sort_by: ExperimentSortBy | None = None,
+        order_by: OrderBy | None = None,
+        labels: list[str] | None = None,
+        users: list[str] | None = None,
+        states: list[ExperimentState] | None = None,
+        name: str | None = None,
+        project_id: int | None = None,
+        *,
+        archived: bool | None = None,
+        offset: int = 0,
+        max_results: int | None = None,
+        page_size: int = pages.PAGE_SIZE,
+    ) -> Listing[Experiment]:
+        """As :meth:`list_experiments`, one at a time, from number ``offset`` on, at most ``max_results``."""
         params = {
             "sortBy": sort_by.value if sort_by else None,
             "orderBy": order_by.value if order_by else None,
@@ -177,14 +217,42 @@ class Determined:
             "states": [state.value for state in states] if states else None,
             "name": name,
             "projectId": project_id,
+            "archived": archived,
         }
-        found = pages.read(self._session, "/api/v1/experiments", "experiments", params)
-        wanted = set(experiment_ids) if experiment_ids is not None else None
+        found = pages.read(
+            self._session,
+            EXPERIMENTS,
+            "experiments",
+            params,
+            offset=offset,
+            limit=max_results,
+            page_size=page_size,
+        )
+        return found.each(lambda data: Experiment._from_json(data, self._session))
+
+    def find_experiments(self, experiment_ids: Sequence[int]) -> list[Experiment]:
+        """Those of these experiments that exist."""
         return [
             Experiment._from_json(data, self._session)
-            for data in found
-            if wanted is None or data["id"] in wanted
+            for some in _parts(experiment_ids)
+            for data in pages.read(
+                self._session, EXPERIMENTS, "experiments", {"experimentIdFilter.incl": some}
+            )
         ]
+
+    def change_experiments(self, action: str, experiment_ids: Sequence[int]) -> dict[int, str]:
+        """Does to many experiments what their method of the same name does.
+
+        ``action`` is activate, pause, cancel, kill, archive or unarchive. Returns the refusals by experiment.
+        """
+        return {
+            result["id"]: result["error"]
+            for some in _parts(experiment_ids)
+            for result in self._session.post(
+                f"{EXPERIMENTS}/{action}", json={"experimentIds": some}
+            )["results"]
+            if result["error"]
+        }
 
     def get_trial(self, trial_id: int) -> Trial:
         """Raises NotFoundException."""
@@ -197,6 +265,23 @@ class Determined:
         checkpoint = Checkpoint(self._session, uuid)
         checkpoint.reload()
         return checkpoint
+
+    def delete_checkpoints(self, uuids: Sequence[str]) -> int | None:
+        """Deletes several checkpoints at once; see :meth:`Checkpoint.delete`."""
+        return _checkpoint.delete(self._session, uuids)
+
+    def remove_checkpoint_files(self, uuids: Sequence[str], globs: Sequence[str]) -> int | None:
+        """Deletes files of several checkpoints; see :meth:`Checkpoint.remove_files`."""
+        return _checkpoint.remove_files(self._session, uuids, globs)
+
+    def wait_for_deletion(
+        self, deletion_id: int | None, timeout_s: float = _deletion.DELETION_TIMEOUT_S
+    ) -> bool:
+        """Waits until a deletion is done; False if it takes longer than ``timeout_s``. None is done already.
+
+        Raises DeleteFailedException with the reason.
+        """
+        return _deletion.wait_for_deletion(self._session, deletion_id, timeout_s)
 
     # Models.
 

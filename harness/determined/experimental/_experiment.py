@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import base64
 import errno
+import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from determined.common.api import pages
+from determined.common.api import errors, pages
+from determined.common.api.pages import Listing
 from determined.common.api.patience import patiently
 from determined.common.api.session import Session
+from determined.common.api.tasks import warnings_of
 from determined.experimental import _checkpoint, _tensorboard
 from determined.experimental._checkpoint import Checkpoint
+from determined.experimental._deletion import DELETION_TIMEOUT_S, pauses
 from determined.experimental._enums import (
     CheckpointSortBy,
+    CheckpointState,
     ExperimentState,
     OrderBy,
     TrialSortBy,
+    TrialState,
 )
+from determined.experimental._metrics import VALIDATION, iter_metrics
 from determined.experimental._trial import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXPERIMENTS = "/api/v1/experiments"
 
 
 class Experiment:
@@ -34,6 +46,7 @@ class Experiment:
         state: an :class:`ExperimentState`.
         progress: 0 to 1; None if it is not known.
         name, description, notes, labels, archived, project_id, workspace_id: as shown in lists.
+        document: the service's JSON, with fields that are no attributes.
     """
 
     def __init__(self, experiment_id: int, session: Session) -> None:
@@ -49,6 +62,7 @@ class Experiment:
         self.archived: bool | None = None
         self.project_id: int | None = None
         self.workspace_id: int | None = None
+        self.document: dict[str, Any] = {}
 
     @property
     def id(self) -> int:
@@ -64,6 +78,7 @@ class Experiment:
         return experiment
 
     def _fill(self, data: dict[str, Any], config: dict[str, Any] | None) -> None:
+        self.document = data
         self.config = config or data.get("config") or self.config
         self.state = ExperimentState(data["state"])
         self.progress = data.get("progress")
@@ -77,12 +92,30 @@ class Experiment:
 
     @property
     def _path(self) -> str:
-        return f"/api/v1/experiments/{self._id}"
+        return f"{EXPERIMENTS}/{self._id}"
 
     def reload(self) -> None:
         """Fetches all attributes again. Raises NotFoundException."""
-        answer = self._session.get(self._path)
+        self._read()
+
+    def _read(self, **params: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._session.get(self._path, params=params)
         self._fill(answer["experiment"], answer.get("config"))
+        return answer
+
+    def remarks(self) -> list[str]:
+        """Fetches all attributes again; returns what the service remarks on the configuration."""
+        return list(self._read(remarks=True).get("remarks") or ())
+
+    def explain(self, limit: int | None = None) -> dict[str, Any]:
+        """Why the experiment is where it is, as the service's JSON.
+
+        ``legs`` are the runs of its trials, ``waiting`` the requests that wait for slots, with the reason of
+        each. ``limit`` limits ``waiting``; ``waitingTotal`` is the number of all.
+        """
+        params = {} if limit is None else {"limit": limit}
+        found: dict[str, Any] = self._session.get(f"{self._path}/explanation", params=params)
+        return found
 
     def get_config(self) -> dict[str, Any]:
         """The complete configuration."""
@@ -125,6 +158,45 @@ class Experiment:
         """
         self._session.request("DELETE", self._path)
 
+    def wait_until_deleted(self, timeout_s: float = DELETION_TIMEOUT_S) -> bool:
+        """Waits for the end of :meth:`delete`; False if it takes longer than ``timeout_s``.
+
+        Raises ConflictException, with the reason, if the experiment could not be deleted.
+        """
+        for _ in pauses(timeout_s):
+            try:
+                self.reload()
+            except errors.NotFoundException:
+                return True
+            if self.state is ExperimentState.DELETE_FAILED:
+                why = self.document.get("reason")
+                raise errors.ConflictException(
+                    f"experiment {self._id} could not be deleted: {why}", 409
+                )
+        return False
+
+    def continue_(self, config: dict[str, Any] | None = None) -> list[str]:
+        """Lets an experiment that has ended go on: canceled and failed trials, from their checkpoints.
+
+        ``config`` is merged into the configuration, which only the searcher `single` allows: a larger
+        ``searcher.max_length`` trains the trial longer. Returns the service's warnings. Raises
+        BadRequestException.
+        """
+        body = {"id": self._id, "overrideConfig": json.dumps(config) if config else ""}
+        return warnings_of(self._session.post(f"{EXPERIMENTS}/continue", json=body))
+
+    def preview_gc_policy(
+        self, *, save_experiment_best: int, save_trial_best: int, save_trial_latest: int
+    ) -> list[dict[str, Any]]:
+        """The checkpoints that :meth:`set_gc_policy` would delete now, as the service's JSON."""
+        policy = {
+            "save_experiment_best": save_experiment_best,
+            "save_trial_best": save_trial_best,
+            "save_trial_latest": save_trial_latest,
+        }
+        answer = self._session.get(f"/experiments/{self._id}/preview_gc", params=policy)
+        return list(answer["checkpoints"])
+
     def set_gc_policy(
         self, *, save_experiment_best: int, save_trial_best: int, save_trial_latest: int
     ) -> None:
@@ -139,6 +211,24 @@ class Experiment:
                 "saveTrialLatest": save_trial_latest,
             }
         )
+
+    def set_priority(self, priority: int) -> list[str]:
+        """Sets the priority, 1 to 99; a lower number is more important. Returns the service's remarks."""
+        return self._set_resource(priority=priority)
+
+    def set_weight(self, weight: float) -> list[str]:
+        """Sets the weight of the experiment's fair share. Returns the service's remarks."""
+        return self._set_resource(weight=weight)
+
+    def set_max_slots(self, max_slots: int | None) -> list[str]:
+        """Sets how many slots all trials together may use; None: no limit. Returns the service's remarks.
+
+        Trials above the limit save a checkpoint, and go on later.
+        """
+        return self._set_resource(maxSlots=max_slots)
+
+    def _set_resource(self, **value: float | None) -> list[str]:
+        return list(self._patch(resources=value).get("remarks") or ())
 
     def _post(self, action: str) -> None:
         self._session.post(f"{self._path}/{action}", json={})
@@ -180,13 +270,30 @@ class Experiment:
         sort_by: TrialSortBy = TrialSortBy.ID,
         order_by: OrderBy = OrderBy.ASCENDING,
         limit: int | None = None,
-    ) -> Iterator[Trial]:
-        """All trials of the experiment, fetched in pages of ``limit``, as upstream does."""
-        params = {"sortBy": sort_by.value, "orderBy": order_by.value}
-        size = limit or pages.PAGE_SIZE
-        path = f"{self._path}/trials"
-        for data in pages.read(self._session, path, "trials", params, page_size=size):
-            yield Trial._from_json(data, self._session)
+        *,
+        offset: int = 0,
+        max_results: int | None = None,
+        states: Sequence[TrialState] | None = None,
+    ) -> Listing[Trial]:
+        """The trials of the experiment, fetched in pages of ``limit``, as upstream does.
+
+        Begins with number ``offset``, from the end if it is negative, and ends after ``max_results``.
+        """
+        params = {
+            "sortBy": sort_by.value,
+            "orderBy": order_by.value,
+            "states": [state.value for state in states] if states else None,
+        }
+        found = pages.read(
+            self._session,
+            f"{self._path}/trials",
+            "trials",
+            params,
+            offset=offset,
+            limit=max_results,
+            page_size=limit or pages.PAGE_SIZE,
+        )
+        return found.each(lambda data: Trial._from_json(data, self._session))
 
     def list_trials(
         self, sort_by: TrialSortBy = TrialSortBy.ID, order_by: OrderBy = OrderBy.ASCENDING
@@ -201,13 +308,49 @@ class Experiment:
         sort_by: str | CheckpointSortBy | None = None,
         order_by: OrderBy | None = None,
         max_results: int | None = None,
+        *,
+        states: Sequence[CheckpointState] | None = None,
     ) -> list[Checkpoint]:
         """The checkpoints of all trials, by default sorted by the searcher's metric.
 
         ``sort_by`` names a validation metric or is a :class:`CheckpointSortBy`.
         """
         path = f"{self._path}/checkpoints"
-        return _checkpoint.read(self._session, path, sort_by, order_by, max_results)
+        return _checkpoint.read(self._session, path, sort_by, order_by, max_results, states)
+
+    def trials_dataframe(self) -> pd.DataFrame:
+        """The trials, a row each, with the trial's id as the index.
+
+        Columns: ``state``, ``steps_completed``, ``restarts``, ``searcher_metric``, ``start_time``,
+        ``end_time``, and one for each hyperparameter (``hparams.lr``, ``hparams.optimizer.lr``). Raises
+        ImportError without pandas.
+        """
+        from determined.experimental import _frames
+
+        return _frames.of_trials(self.iter_trials())
+
+    def metrics_dataframe(self, group: str = VALIDATION) -> pd.DataFrame:
+        """Every report of ``group`` by the trials, a row each, with the trial's id as the index.
+
+        Columns: ``trial_run_id``, ``steps_completed``, ``end_time``, and one for each metric
+        (``metrics.loss``). Raises ImportError without pandas.
+        """
+        from determined.experimental import _frames
+
+        trial_ids = [trial.id for trial in self.iter_trials()]
+        reports = iter_metrics(self._session, trial_ids, group) if trial_ids else ()
+        return _frames.of_reports(reports)
+
+    def checkpoints_dataframe(self) -> pd.DataFrame:
+        """The checkpoints, a row each, with the UUID as the index, in the order of :meth:`list_checkpoints`.
+
+        Columns: ``trial_id``, ``steps_completed``, ``state``, ``report_time``, ``bytes``,
+        ``searcher_metric``, and one for each validation metric of its step (``metrics.loss``). Raises
+        ImportError without pandas.
+        """
+        from determined.experimental import _frames
+
+        return _frames.of_checkpoints(self.list_checkpoints())
 
     def top_checkpoint(
         self, sort_by: str | None = None, smaller_is_better: bool | None = None
@@ -268,19 +411,30 @@ class Experiment:
         _tensorboard.fetch((self.config or {})["checkpoint_storage"], prefix, target)
         return str(target)
 
-    def delete_tensorboard_files(self) -> None:
+    def delete_tensorboard_files(self) -> int | None:
         """Starts to delete the trials' TensorBoard files; the experiment must have ended.
 
-        Raises ConflictException, ForbiddenException.
+        Returns the deletion's id, or None if they are deleted already. Raises ConflictException,
+        ForbiddenException.
         """
-        self._delete_tensorboard_files()
-
-    def _delete_tensorboard_files(self) -> int | None:
-        """Starts the deletion; returns its id, None when all is deleted already."""
         path = f"{self._path}/tensorboard-files"
         answer = self._session.delete(path, params={"timeout_seconds": 0})
         deletion_id: int | None = answer.get("deletionId")
         return deletion_id
+
+    def mlflow_page(self) -> str | None:
+        """The address of the trials in MLflow, of a single one's run; None if the service has no MLflow."""
+        if "mlflow" not in self._session.get("/").get("links", ()):
+            return None
+        from determined.common.wire import mlflow
+
+        searcher = self.get_config()["searcher"]
+        if searcher["name"] == "single":
+            for trial in self.iter_trials(limit=1, max_results=1):
+                return self._session.master + mlflow.trial(self._id, trial.id)
+        smaller = searcher.get("smaller_is_better", True)
+        page = mlflow.experiment(self._id, searcher.get("metric"), smaller)
+        return self._session.master + page
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> str:
         """Writes the experiment's plot, an HTML page that needs no network, to ``experiment_<id>.html``.
@@ -330,10 +484,11 @@ class Experiment:
     def _label(self, label: str) -> str:
         return f"{self._path}/labels/{quote(label, safe='')}"
 
-    def _patch(self, **changes: Any) -> None:
-        answer = self._session.patch(self._path, json={"id": self._id, **changes})
+    def _patch(self, **changes: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._session.patch(self._path, json={"id": self._id, **changes})
         if answer.get("experiment"):
             self._fill(answer["experiment"], None)
+        return answer
 
     def __repr__(self) -> str:
         return f"Experiment(id={self._id}, name={self.name!r})"

@@ -13,6 +13,9 @@ from determined.common.nonfinite import numbers
 TRAINING = "training"
 VALIDATION = "validation"
 
+# All ids are in one address, whose length is limited.
+_TRIALS_AT_ONCE = 500
+
 
 def parse_time(text: str | None) -> datetime.datetime | None:
     """An ISO 8601 time of the REST API; None stays None."""
@@ -50,10 +53,19 @@ _KINDS = {TRAINING: TrainingMetrics, VALIDATION: ValidationMetrics}
 
 def iter_metrics(session: Session, trial_ids: Sequence[int], group: str) -> Iterator[TrialMetrics]:
     """Every report of ``group`` by these trials, trial by trial."""
-    params = {"trialIds": list(trial_ids), "group": group}
-    for answer in session.stream("/api/v1/trials/metrics/trial_metrics", params=params):
-        for report in answer["metrics"]:
-            yield _parse(report)
+    return map(_parse, iter_reports(session, trial_ids, group))
+
+
+def iter_reports(
+    session: Session, trial_ids: Sequence[int], group: str
+) -> Iterator[dict[str, Any]]:
+    """As :func:`iter_metrics`: the service's JSON of each report."""
+    # At least one request: the service refuses one that names no trial.
+    for begin in range(0, max(1, len(trial_ids)), _TRIALS_AT_ONCE):
+        some = list(trial_ids[begin : begin + _TRIALS_AT_ONCE])
+        params = {"trialIds": some, "group": group}
+        for answer in session.stream("/api/v1/trials/metrics/trial_metrics", params=params):
+            yield from answer["metrics"]
 
 
 def parse_reports(answer: dict[str, Any]) -> Iterator[TrialMetrics]:

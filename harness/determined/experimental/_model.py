@@ -6,7 +6,7 @@ import datetime
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -39,6 +39,7 @@ class ModelVersion:
         aliases: the names that stand for this version now.
         username, creation_time, last_updated_time: who registered it, and when.
         lineage: the experiment, trial and data that it comes from (keys as in the REST API), ``{}`` in lists.
+        document: the service's JSON, with fields that are no attributes.
     """
 
     def __init__(self, session: Session, model_version: int, model_name: str) -> None:
@@ -59,6 +60,7 @@ class ModelVersion:
         self.creation_time: datetime.datetime | None = None
         self.last_updated_time: datetime.datetime | None = None
         self.lineage: dict[str, Any] = {}
+        self.document: dict[str, Any] = {}
 
     @classmethod
     def _from_json(cls, data: dict[str, Any], session: Session) -> ModelVersion:
@@ -67,6 +69,7 @@ class ModelVersion:
         return version
 
     def _fill(self, data: dict[str, Any]) -> None:
+        self.document = data
         self.model_name = data["model"]["name"]
         self.model_id = data["model"]["id"]
         self.model_version_id = data["id"]
@@ -149,13 +152,17 @@ class ModelVersion:
 
 @dataclass(frozen=True)
 class AliasMove:
-    """One move of an alias. ``from_version`` None: it was new; ``to_version`` None: it was deleted."""
+    """One move of an alias. ``from_version`` None: it was new; ``to_version`` None: it was deleted.
+
+    ``document`` is the service's JSON.
+    """
 
     alias: str
     from_version: int | None
     to_version: int | None
     username: str
     time: datetime.datetime | None
+    document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 class Model:
@@ -171,6 +178,7 @@ class Model:
         num_versions: how many versions it has.
         archived: whether it changes no more.
         workspace_id: its workspace.
+        document: the service's JSON, with fields that are no attributes.
     """
 
     def __init__(self, session: Session, name: str) -> None:
@@ -189,6 +197,7 @@ class Model:
         self.workspace_id: int | None = None
         self.archived: bool | None = None
         self.num_versions: int | None = None
+        self.document: dict[str, Any] = {}
 
     @classmethod
     def _from_json(cls, data: dict[str, Any], session: Session) -> Model:
@@ -197,6 +206,7 @@ class Model:
         return model
 
     def _fill(self, data: dict[str, Any]) -> None:
+        self.document = data
         self.name = data["name"]
         self.model_id = data["id"]
         self.description = data.get("description") or ""
@@ -245,6 +255,10 @@ class Model:
 
     get_versions = list_versions
 
+    def delete_version(self, version: int) -> None:
+        """As :meth:`ModelVersion.delete`, of the version with this number."""
+        self._session.delete(f"{self._path}/versions/{version}")
+
     def register_version(self, checkpoint_uuid: str) -> ModelVersion:
         """Makes a COMPLETED checkpoint the next version. From then on nobody can delete the checkpoint.
 
@@ -290,6 +304,7 @@ class Model:
                 to_version=move["toVersion"],
                 username=move["username"],
                 time=parse_time(move["time"]),
+                document=move,
             )
             for move in found
         ]

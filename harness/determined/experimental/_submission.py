@@ -16,7 +16,7 @@ import orjson
 from determined.common import context
 from determined.common.api.session import Session
 from determined.common.api.tasks import warnings_of as warnings_of
-from determined.experimental._experiment import Experiment
+from determined.experimental._experiment import EXPERIMENTS, Experiment
 
 if TYPE_CHECKING:
     from determined.expconf import Document
@@ -139,12 +139,18 @@ class Submission:
         }
         return [path for path, value in given.items() if value is None]
 
+    def validate(self, session: Session) -> None:
+        """Has the service check the request, which stores nothing. Raises BadRequestException."""
+        # Without the files: the check does not need them, and they may be large.
+        body = {name: value for name, value in self.body().items() if name != "modelDefinition"}
+        session.post(EXPERIMENTS, json={**body, "validateOnly": True})
+
     def send(self, session: Session) -> Submitted:
         """Submits the experiment. Raises BadRequestException if the service refuses it."""
         # Not repeated without a key: if the first answer got lost, a second request would create a second
         # experiment.
         tries = {} if self.idempotency_key is not None else {"max_retries": 0}
-        answer = session.post("/api/v1/experiments", json=self.body(), timeout=_TIMEOUT_S, **tries)
+        answer = session.post(EXPERIMENTS, json=self.body(), timeout=_TIMEOUT_S, **tries)
         made = Experiment._from_json(answer["experiment"], session, answer.get("config"))
         return Submitted(made, warnings_of(answer))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Unpack
 
+from determined.common.api import pages
 from determined.common.api.session import Session
-from determined.experimental import _checkpoint, _logs, _metrics
+from determined.experimental import _checkpoint, _metrics
 from determined.experimental._checkpoint import Checkpoint
 from determined.experimental._enums import (
     CheckpointSortBy,
@@ -17,6 +19,7 @@ from determined.experimental._enums import (
 
 if TYPE_CHECKING:
     from determined.experimental._experiment import Experiment
+    from determined.experimental._logs import LogFilters
 
 
 class Trial:
@@ -29,6 +32,8 @@ class Trial:
         summary_metrics: ``{group: {metric: {"count", "sum", "min", "max", "last", …}}}``.
         restarts: how many times it was restarted after a failure.
         steps_completed: the last step that it reported.
+        task_id: the task that it runs as now, or ran as last.
+        document: the service's JSON, with fields that are no attributes.
     """
 
     def __init__(self, trial_id: int, session: Session) -> None:
@@ -40,6 +45,8 @@ class Trial:
         self.summary_metrics: dict[str, Any] | None = None
         self.restarts: int | None = None
         self.steps_completed: int | None = None
+        self.task_id: str | None = None
+        self.document: dict[str, Any] = {}
 
     @property
     def trial_id(self) -> int:
@@ -53,16 +60,22 @@ class Trial:
         return trial
 
     def _fill(self, data: dict[str, Any]) -> None:
+        self.document = data
         self.experiment_id = data["experimentId"]
         self.hparams = data.get("hparams") or {}
         self.state = TrialState(data["state"])
         self.summary_metrics = _metrics.numbers(data.get("summaryMetrics"))
         self.restarts = data.get("restarts")
         self.steps_completed = data.get("totalBatchesProcessed")
+        self.task_id = data.get("taskId")
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/trials/{self.id}"
 
     def reload(self) -> None:
         """Fetches all attributes again. Raises NotFoundException."""
-        self._fill(self._session.get(f"/api/v1/trials/{self.id}")["trial"])
+        self._fill(self._session.get(self._path)["trial"])
 
     def get_experiment(self) -> Experiment:
         """The experiment that this trial belongs to."""
@@ -77,7 +90,7 @@ class Trial:
 
     def kill(self) -> None:
         """Ends the trial at once. A trial that has ended does not change."""
-        self._session.post(f"/api/v1/trials/{self.id}/kill", json={})
+        self._session.post(f"{self._path}/kill", json={})
 
     def iter_logs(
         self,
@@ -99,10 +112,8 @@ class Trial:
         ``follow`` continues until the trial has ended. ``head`` or ``tail`` limits the number of
         lines; both together raise ValueError. Times are Unix seconds or RFC 3339.
         """
-        entries = _logs.iter_entries(
-            self._session,
-            self.id,
-            follow=follow,
+        entries = self.iter_log_entries(
+            follow,
             head=head,
             tail=tail,
             container_ids=container_ids,
@@ -119,6 +130,20 @@ class Trial:
 
     logs = iter_logs
 
+    def iter_log_entries(
+        self, follow: bool = False, **filters: Unpack[LogFilters]
+    ) -> Iterator[dict[str, Any]]:
+        """As :meth:`iter_logs`: the service's JSON of each line."""
+        return chain.from_iterable(self.iter_log_batches(follow, **filters))
+
+    def iter_log_batches(
+        self, follow: bool = False, **filters: Unpack[LogFilters]
+    ) -> Iterator[list[dict[str, Any]]]:
+        """As :meth:`iter_log_entries`: each time those that arrived together."""
+        from determined.experimental import _logs
+
+        return _logs.iter_batches(self._session, f"{self._path}/logs", follow, filters)
+
     def iter_metrics(self, group: str) -> Iterator[_metrics.TrialMetrics]:
         """Every report of ``group`` (``"training"``, ``"validation"`` or another)."""
         return _metrics.iter_metrics(self._session, [self.id], group)
@@ -133,6 +158,33 @@ class Trial:
         """Every validation report."""
         return self.iter_metrics(_metrics.VALIDATION)
 
+    def iter_workloads(
+        self,
+        *,
+        batch_metrics: bool = False,
+        offset: int = 0,
+        max_results: int | None = None,
+        page_size: int = 1000,
+    ) -> Iterator[dict[str, Any]]:
+        """The trial's reports, validations and checkpoints in the order of their steps.
+
+        Each is the REST API's JSON with its ``kind``: training, validation or checkpoint. ``batch_metrics``
+        includes the metrics of single batches.
+        """
+        found = pages.read(
+            self._session,
+            f"{self._path}/workloads",
+            "workloads",
+            {"includeBatchMetrics": True if batch_metrics else None},
+            offset=offset,
+            limit=max_results,
+            page_size=page_size,
+        )
+        for item in found:
+            for kind in ("training", "validation", "checkpoint"):
+                if item.get(kind):
+                    yield {"kind": kind, **item[kind]}
+
     def list_checkpoints(
         self,
         sort_by: str | CheckpointSortBy | None = None,
@@ -143,7 +195,7 @@ class Trial:
 
         ``sort_by`` names a validation metric or is a :class:`CheckpointSortBy`.
         """
-        path = f"/api/v1/trials/{self.id}/checkpoints"
+        path = f"{self._path}/checkpoints"
         return _checkpoint.read(self._session, path, sort_by, order_by, max_results)
 
     def get_checkpoints(
@@ -188,7 +240,7 @@ class Trial:
             checkpoint = Checkpoint(self._session, uuid)
             checkpoint.reload()
             return checkpoint
-        path = f"/api/v1/trials/{self.id}/checkpoints"
+        path = f"{self._path}/checkpoints"
         found: Checkpoint | None
         if latest:
             found = _checkpoint.latest(self._session, path)

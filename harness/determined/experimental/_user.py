@@ -16,6 +16,7 @@ class User:
         admin, active, remote: whether the user is an administrator, may log in, logs in elsewhere.
         agent_uid, agent_gid, agent_user, agent_group: the account on agents that the user is linked with, or
             None.
+        document: the service's JSON, with fields that are no attributes.
     """
 
     def __init__(self, data: dict[str, Any], session: Session) -> None:
@@ -23,6 +24,7 @@ class User:
         self._fill(data)
 
     def _fill(self, data: dict[str, Any]) -> None:
+        self.document = data
         self.user_id: int = data["id"]
         self.username: str = data["username"]
         self.display_name: str = data.get("displayName") or ""
@@ -47,13 +49,34 @@ class User:
         """Fetches the attributes."""
         self._fill(self._session.get(self._path)["user"])
 
+    def edit(
+        self,
+        *,
+        username: str | None = None,
+        display_name: str | None = None,
+        admin: bool | None = None,
+        active: bool | None = None,
+    ) -> dict[str, list[Any]]:
+        """Changes what is given: administrators only, but for one's own display name.
+
+        Returns what :meth:`deactivate` returns, which is empty unless ``active`` is False.
+        """
+        given = {
+            "username": username,
+            "displayName": display_name,
+            "admin": admin,
+            "active": active,
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        return dict(self._patch(**changes).get("stillRunning") or {})
+
     def rename(self, new_username: str) -> None:
         """Administrators only."""
-        self._patch(username=new_username)
+        self.edit(username=new_username)
 
     def activate(self) -> None:
         """Allows the user to log in again."""
-        self._patch(active=True)
+        self.edit(active=True)
 
     def deactivate(self) -> dict[str, list[Any]]:
         """Forbids the user to log in, and ends the user's shells and notebooks.
@@ -61,11 +84,11 @@ class User:
         Returns the ids of the user's ``experiments`` and ``tasks`` that go on until somebody ends them. They
         can submit nothing any more.
         """
-        return dict(self._patch(active=False).get("stillRunning") or {})
+        return self.edit(active=False)
 
     def change_display_name(self, display_name: str) -> None:
         """Changes the name that lists show."""
-        self._patch(displayName=display_name)
+        self.edit(display_name=display_name)
 
     def change_password(self, new_password: str, *, old_password: str | None = None) -> None:
         """Changes the password: one's own, or any user's for an administrator. The user's other sessions end.
@@ -108,7 +131,8 @@ class User:
         return hash(self._facts())
 
     def _facts(self) -> tuple[Any, ...]:
-        return tuple(value for name, value in sorted(vars(self).items()) if name != "_session")
+        hidden = ("_session", "document")
+        return tuple(value for name, value in sorted(vars(self).items()) if name not in hidden)
 
     def __repr__(self) -> str:
         return f"User(user_id={self.user_id}, username={self.username!r})"

@@ -6,14 +6,16 @@ call :func:`login` first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
 from determined._absent import absent
 from determined.experimental import _later
 from determined.experimental._checkpoint import Checkpoint
-from determined.experimental._determined import Config, Determined
+from determined.experimental._cluster import Agent
+from determined.experimental._determined import Determined
 from determined.experimental._enums import (
     CheckpointOrderBy,
     CheckpointSortBy,
@@ -34,10 +36,14 @@ from determined.experimental._enums import (
 from determined.experimental._experiment import Experiment, ExperimentReference
 from determined.experimental._metrics import TrainingMetrics, TrialMetrics, ValidationMetrics
 from determined.experimental._model import AliasMove, Model, ModelVersion
+from determined.experimental._retraining import Retraining, RetrainingRun
+from determined.experimental._task import Task
+from determined.experimental._task_kind import TaskKind
 from determined.experimental._trial import Trial, TrialReference
 from determined.experimental._user import User
 
 __all__ = [
+    "Agent",
     "AliasMove",
     "Checkpoint",
     "CheckpointOrderBy",
@@ -57,6 +63,10 @@ __all__ = [
     "ModelVersion",
     "ModelVersionOrderBy",
     "OrderBy",
+    "Retraining",
+    "RetrainingRun",
+    "Task",
+    "TaskKind",
     "TrainingMetrics",
     "Trial",
     "TrialMetrics",
@@ -66,34 +76,64 @@ __all__ = [
     "TrialState",
     "User",
     "ValidationMetrics",
+    "accounting",
+    "accounting_csv",
+    "change_experiments",
     "create_experiment",
+    "create_generic_task",
     "create_model",
+    "create_retraining",
     "create_user",
+    "delete_checkpoints",
+    "explain_job",
+    "find_experiments",
     "get_checkpoint",
+    "get_cluster_config",
     "get_experiment",
     "get_model",
     "get_model_by_id",
     "get_model_labels",
     "get_models",
+    "get_retraining",
     "get_session_username",
+    "get_task",
     "get_trial",
     "get_user_by_id",
     "get_user_by_name",
+    "iter_experiments",
+    "iter_jobs",
+    "iter_service_log",
     "iter_trials_metrics",
+    "launch_task",
+    "list_agents",
+    "list_allocations",
     "list_experiments",
     "list_models",
+    "list_notebook_files",
+    "list_resource_pools",
+    "list_retrainings",
+    "list_task_ids",
+    "list_tasks",
     "list_users",
     "login",
     "logout",
+    "preview_notebook",
+    "preview_search",
+    "remove_checkpoint_files",
     "stream_trials_metrics",
     "stream_trials_training_metrics",
     "stream_trials_validation_metrics",
+    "update_jobs",
+    "wait_for_deletion",
     "whoami",
 ]
 
 __getattr__ = absent(__name__, _later.CLIENT)
 
 _determined: Determined | None = None
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def login(
@@ -132,126 +172,74 @@ def _logged_in() -> Determined:
     return _determined
 
 
-def whoami() -> User:
-    """The user who is logged in."""
-    return _logged_in().whoami()
+def _function(
+    method: Callable[Concatenate[Determined, Parameters], Result],
+) -> Callable[Parameters, Result]:
+    """The method as a function, of the process's one login."""
+
+    @functools.wraps(method)
+    def function(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return method(_logged_in(), *args, **kwargs)
+
+    # What help() and editors show: without self.
+    signature = inspect.signature(method)
+    shown = list(signature.parameters.values())[1:]
+    function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    function.__module__, function.__qualname__ = __name__, method.__name__
+    return function
 
 
-def get_session_username() -> str:
-    """The name of the user who is logged in."""
-    return _logged_in().get_session_username()
+whoami = _function(Determined.whoami)
+get_session_username = _function(Determined.get_session_username)
+list_users = _function(Determined.list_users)
+create_user = _function(Determined.create_user)
+get_user_by_id = _function(Determined.get_user_by_id)
+get_user_by_name = _function(Determined.get_user_by_name)
 
+create_experiment = _function(Determined.create_experiment)
+get_experiment = _function(Determined.get_experiment)
+list_experiments = _function(Determined.list_experiments)
+iter_experiments = _function(Determined.iter_experiments)
+find_experiments = _function(Determined.find_experiments)
+change_experiments = _function(Determined.change_experiments)
+get_trial = _function(Determined.get_trial)
+get_checkpoint = _function(Determined.get_checkpoint)
+delete_checkpoints = _function(Determined.delete_checkpoints)
+remove_checkpoint_files = _function(Determined.remove_checkpoint_files)
+wait_for_deletion = _function(Determined.wait_for_deletion)
 
-def list_users(active: bool | None = None) -> list[User]:
-    """All users, or only the active or inactive ones if ``active`` is given."""
-    return _logged_in().list_users(active)
-
-
-def create_user(
-    username: str, admin: bool, password: str | None = None, remote: bool = False
-) -> User:
-    """Creates a user, for administrators only. See :meth:`Determined.create_user`."""
-    return _logged_in().create_user(username, admin, password, remote)
-
-
-def get_user_by_id(user_id: int) -> User:
-    """Raises NotFoundException."""
-    return _logged_in().get_user_by_id(user_id)
-
-
-def get_user_by_name(user_name: str) -> User:
-    """Raises NotFoundException."""
-    return _logged_in().get_user_by_name(user_name)
-
-
-def create_experiment(
-    config: Config,
-    model_dir: str | Path | None = None,
-    includes: Iterable[str | Path] | None = None,
-    project_id: int | None = None,
-    template: str | None = None,
-    parent_id: int | None = None,
-    paused: bool = False,
-) -> Experiment:
-    """Submits an experiment; see :meth:`Determined.create_experiment`."""
-    return _logged_in().create_experiment(
-        config, model_dir, includes, project_id, template, parent_id, paused
-    )
-
-
-def get_experiment(experiment_id: int) -> Experiment:
-    """Raises NotFoundException."""
-    return _logged_in().get_experiment(experiment_id)
-
-
-def list_experiments(**filters: Any) -> list[Experiment]:
-    """The experiments that match; see :meth:`Determined.list_experiments`."""
-    return _logged_in().list_experiments(**filters)
-
-
-def get_trial(trial_id: int) -> Trial:
-    """Raises NotFoundException."""
-    return _logged_in().get_trial(trial_id)
-
-
-def get_checkpoint(uuid: str) -> Checkpoint:
-    """Raises NotFoundException."""
-    return _logged_in().get_checkpoint(uuid)
-
-
-def create_model(
-    name: str, description: str | None = "", metadata: dict[str, Any] | None = None
-) -> Model:
-    """Adds a model to the registry; see :meth:`Determined.create_model`."""
-    return _logged_in().create_model(name, description, metadata)
-
-
-def get_model(identifier: str | int) -> Model:
-    """A model by its name or id. Raises NotFoundException."""
-    return _logged_in().get_model(identifier)
-
-
-def get_model_by_id(model_id: int) -> Model:
-    """Raises NotFoundException."""
-    return _logged_in().get_model(model_id)
-
-
-def list_models(
-    sort_by: ModelSortBy = ModelSortBy.NAME,
-    order_by: OrderBy = OrderBy.ASCENDING,
-    name: str | None = None,
-    description: str | None = None,
-    model_id: int | None = None,
-    workspace_names: list[str] | None = None,
-    workspace_ids: list[int] | None = None,
-) -> list[Model]:
-    """The models that match; see :meth:`Determined.list_models`."""
-    return _logged_in().list_models(
-        sort_by, order_by, name, description, model_id, workspace_names, workspace_ids
-    )
-
-
+create_model = _function(Determined.create_model)
+get_model = _function(Determined.get_model)
+get_model_by_id = _function(Determined.get_model_by_id)
+list_models = _function(Determined.list_models)
 get_models = list_models
+get_model_labels = _function(Determined.get_model_labels)
 
+list_tasks = _function(Determined.list_tasks)
+get_task = _function(Determined.get_task)
+launch_task = _function(Determined.launch_task)
+preview_notebook = _function(Determined.preview_notebook)
+create_generic_task = _function(Determined.create_generic_task)
+list_allocations = _function(Determined.list_allocations)
+list_task_ids = _function(Determined.list_task_ids)
+list_notebook_files = _function(Determined.list_notebook_files)
 
-def get_model_labels() -> list[str]:
-    """The labels of all models, the most used ones first."""
-    return _logged_in().get_model_labels()
+list_agents = _function(Determined.list_agents)
+list_resource_pools = _function(Determined.list_resource_pools)
+iter_jobs = _function(Determined.iter_jobs)
+update_jobs = _function(Determined.update_jobs)
+explain_job = _function(Determined.explain_job)
+accounting = _function(Determined.accounting)
+accounting_csv = _function(Determined.accounting_csv)
+iter_service_log = _function(Determined.iter_service_log)
+get_cluster_config = _function(Determined.get_cluster_config)
+preview_search = _function(Determined.preview_search)
 
+create_retraining = _function(Determined.create_retraining)
+get_retraining = _function(Determined.get_retraining)
+list_retrainings = _function(Determined.list_retrainings)
 
-def iter_trials_metrics(trial_ids: list[int], group: str) -> Iterator[TrialMetrics]:
-    """Every report of ``group`` by these trials."""
-    return _logged_in().iter_trials_metrics(trial_ids, group)
-
-
+iter_trials_metrics = _function(Determined.iter_trials_metrics)
 stream_trials_metrics = iter_trials_metrics
-
-
-def stream_trials_training_metrics(trial_ids: list[int]) -> Iterator[TrialMetrics]:
-    """Every training report by these trials."""
-    return _logged_in().stream_trials_training_metrics(trial_ids)
-
-
-def stream_trials_validation_metrics(trial_ids: list[int]) -> Iterator[TrialMetrics]:
-    """Every validation report by these trials."""
-    return _logged_in().stream_trials_validation_metrics(trial_ids)
+stream_trials_training_metrics = _function(Determined.stream_trials_training_metrics)
+stream_trials_validation_metrics = _function(Determined.stream_trials_validation_metrics)

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from determined.common.api import pages
 from determined.common.api.patience import patiently
 from determined.common.api.tasks import warnings_of
 
@@ -228,6 +229,16 @@ def get(pipeline_id: int, *, client: Determined | None = None) -> PipelineRun:
     return run
 
 
+def list_pipelines(*, client: Determined | None = None) -> list[dict[str, Any]]:
+    """The pipelines, the latest first, as the service's JSON."""
+    return read_pipelines(_session(client))
+
+
+def read_pipelines(session: Session) -> list[dict[str, Any]]:
+    """As :func:`list_pipelines`."""
+    return list(pages.read(session, PIPELINES, "pipelines"))
+
+
 def validate(session: Session, planned: Planned) -> list[str]:
     """Has the service check it, which stores nothing; its warnings. Raises BadRequestException."""
     body = {**planned.body(), "validateOnly": True}
@@ -280,6 +291,10 @@ class PipelineRun:
     def resume(self) -> None:
         """Tries again what failed, was skipped or was canceled. Raises APIException (409) while it runs."""
         self._session.post(f"{PIPELINES}/{self.id}/resume", json={})
+
+    def delete(self) -> None:
+        """Deletes a pipeline that has ended. Its experiments stay."""
+        self._session.delete(f"{PIPELINES}/{self.id}")
 
     def experiments(self, step: str | None = None) -> Iterable[int]:
         """The numbers of its experiments, or of a step's."""

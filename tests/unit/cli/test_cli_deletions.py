@@ -8,8 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from determined.cli.following import deletion
-from determined.experimental import Checkpoint, Determined, Experiment
+from determined.experimental import Checkpoint, Determined, Experiment, _deletion
 from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import URL, FakeService, Refused, experiment
 
@@ -61,7 +60,7 @@ class Deleting:
 
 @pytest.fixture
 def deleting(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> Deleting:
-    monkeypatch.setattr(deletion.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(_deletion.time, "sleep", lambda seconds: None)
     return Deleting(service)
 
 
@@ -69,7 +68,7 @@ GONE = Refused(404, "experiment does not exist")
 
 
 def state(name: str, **more: Any) -> dict[str, Any]:
-    return {"experiment": {"state": f"STATE_{name}", "reason": None, **more}}
+    return {"experiment": experiment(state=name, **{"reason": None, **more})}
 
 
 def test_experiments_are_asked_for_and_waited_for(det: Det, deleting: Deleting) -> None:

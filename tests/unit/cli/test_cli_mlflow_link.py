@@ -8,6 +8,8 @@ import pytest
 
 from determined.cli.following import pages
 from determined.common.api import errors
+from determined.experimental import Experiment
+from tests.unit.sdk.fake_service import trial
 
 SEARCH = {"searcher": {"name": "random", "metric": "val loss", "smaller_is_better": True}}
 SINGLE = {"searcher": {"name": "single", "metric": "x"}}
@@ -37,15 +39,16 @@ class Service:
             "/mlflow/#/experiments/3/runs?orderByKey=metrics.%60best%20validation%2Fval%20loss%60&orderByAsc=true",
         ),
         (
-            Service(links={"mlflow": "/mlflow/"}, trials=[{"id": 9}]),
+            Service(links={"mlflow": "/mlflow/"}, trials=[trial(9)]),
             SINGLE,
             "/mlflow/#/experiments/3/runs/9",
         ),
         (Service(links={"api": "/docs"}), SEARCH, None),
         (Service(links=errors.MasterNotFoundException("away")), SEARCH, None),
-        (Service(links={"mlflow": "/mlflow/"}), {}, None),
     ],
 )
 def test_it_is_there_where_mlflow_is_served(service: Any, config: Any, page: str | None) -> None:
-    found = pages.in_mlflow(service, 3, config)
+    experiment = Experiment(3, service)
+    experiment.config = config
+    found = pages.in_mlflow(experiment)
     assert found == (page and service.master + page)

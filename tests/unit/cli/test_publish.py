@@ -26,7 +26,7 @@ class _Agents:
 
     def get(self, path: str, **_: Any) -> dict[str, Any]:
         assert path == "/api/v1/agents"
-        return {"agents": [{"addresses": [self.host]}], "pagination": {"total": 1}}
+        return {"agents": [{"id": "a", "addresses": [self.host]}], "pagination": {"total": 1}}
 
 
 def test_ports_in_the_configuration() -> None:

@@ -469,7 +469,8 @@ class FakeService:
         if offset < 0:
             offset = max(len(listed) + offset, 0)
         pagination = {"offset": offset, "limit": limit, "total": len(listed)}
-        return {key: listed[offset : offset + limit], "pagination": pagination}
+        end = None if limit == -1 else offset + limit
+        return {key: listed[offset:end], "pagination": pagination}
 
     def _create(self, request: httpx.Request) -> Any:
         if self.refusal:

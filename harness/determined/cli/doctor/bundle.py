@@ -16,14 +16,17 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from determined.__version__ import __version__
 from determined.cli.state import State
-from determined.common.api import errors, pages
-from determined.common.api.session import Session
+from determined.common.api import errors
+
+if TYPE_CHECKING:
+    from determined.common.api import Session
+    from determined.experimental import Determined, Experiment, Trial
 
 _GROUPS = {"avg_metrics": "training", "validation_metrics": "validation"}
 
@@ -34,8 +37,7 @@ def write(shared: State, trial_id: int, directory: Path) -> tuple[Path, dict[str
     Returns the file's path, and the reason for each missing part. Raises NotFoundException for a trial
     that does not exist, and OSError if the file cannot be written.
     """
-    session = shared.session
-    trial = session.get(f"/api/v1/trials/{trial_id}")["trial"]
+    trial = shared.client.get_trial(trial_id)
     now = datetime.datetime.now(datetime.UTC)
     name = f"det-trial-{trial_id}-{now:%Y%m%dT%H%M%SZ}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -47,7 +49,7 @@ def write(shared: State, trial_id: int, directory: Path) -> tuple[Path, dict[str
         missing = _gather(shared, trial, folder, secrets)
         manifest = {
             "trial": trial_id,
-            "experiment": trial["experimentId"],
+            "experiment": trial.experiment_id,
             "made": now.isoformat(),
             "det": __version__,
             "python": sys.version,
@@ -68,34 +70,24 @@ def write(shared: State, trial_id: int, directory: Path) -> tuple[Path, dict[str
     return target, missing
 
 
-def _gather(
-    shared: State, trial: dict[str, Any], folder: Path, secrets: _Secrets
-) -> dict[str, str]:
-    session = shared.session
-    path = f"/api/v1/trials/{trial['id']}"
-    experiment_path = f"/api/v1/experiments/{trial['experimentId']}"
+def _gather(shared: State, trial: Trial, folder: Path, secrets: _Secrets) -> dict[str, str]:
+    client = shared.client
     parts: dict[str, Callable[[Path], None]] = {
-        "trial.json": lambda file: _write_json(file, secrets.masked(trial)),
-        "experiment.json": lambda file: _write_experiment(session, experiment_path, file, secrets),
-        "explanation.json": lambda file: _write_json(
-            file, session.get(f"{experiment_path}/explanation")
-        ),
-        "allocations.json": lambda file: _write_json(file, secrets.masked(_task(session, trial))),
+        "trial.json": lambda file: _write_json(file, secrets.masked(trial.document)),
+        "experiment.json": lambda file: _write_experiment(trial.get_experiment(), file, secrets),
+        "explanation.json": lambda file: _write_json(file, trial.get_experiment().explain()),
+        "allocations.json": lambda file: _write_json(file, secrets.masked(_task(client, trial))),
         "checkpoints.json": lambda file: _write_json(
-            file,
-            [
-                secrets.masked(one)
-                for one in pages.read(session, f"{path}/checkpoints", "checkpoints")
-            ],
+            file, [secrets.masked(one.document) for one in trial.list_checkpoints()]
         ),
-        "logs.txt": lambda file: _write_logs(session, trial["id"], file),
+        "logs.txt": lambda file: _write_logs(trial, file),
         "cluster.json": lambda file: _write_json(file, _cluster(shared)),
     }
-    for key in trial.get("summaryMetrics") or {}:
+    for key in trial.summary_metrics or {}:
         group = _GROUPS.get(key, key)
         safe = re.sub(r"[^\w.-]", "_", group)
         parts[f"metrics-{safe}.jsonl"] = lambda file, group=group: _write_metrics(  # type: ignore[misc]
-            session, trial["id"], group, file
+            shared.session, trial.id, group, file
         )
     missing: dict[str, str] = {}
     for name, make in parts.items():
@@ -106,42 +98,38 @@ def _gather(
     return missing
 
 
-def _task(session: Session, trial: dict[str, Any]) -> dict[str, Any]:
+def _task(client: Determined, trial: Trial) -> dict[str, Any]:
     """The trial's task; its ``allocations`` are those of all tasks that the trial has had."""
     *former, newest = [
-        session.get(f"/api/v1/tasks/{task}")["task"]
-        for task in trial.get("taskIds") or [trial["taskId"]]
+        client.get_task(task).document
+        for task in trial.document.get("taskIds") or [trial.document["taskId"]]
     ]
     held = [allocation for one in (*former, newest) for allocation in one["allocations"]]
     return newest | {"allocations": held}
 
 
-def _write_experiment(session: Session, path: str, file: Path, secrets: _Secrets) -> None:
+def _write_experiment(experiment: Experiment, file: Path, secrets: _Secrets) -> None:
     import yaml
 
-    answer = session.get(path)
-    experiment = secrets.masked(answer["experiment"])
-    _write_json(file, experiment)
-    config = secrets.config(answer.get("config") or answer["experiment"].get("config") or {})
+    _write_json(file, secrets.masked(experiment.document))
+    config = secrets.config(experiment.config or {})
     file.with_name("config.yaml").write_text(yaml.safe_dump(config, sort_keys=True))
 
 
-def _write_logs(session: Session, trial_id: int, file: Path) -> None:
+def _write_logs(trial: Trial, file: Path) -> None:
     """Writes ``logs.txt`` as `det trial logs` prints it, and ``logs.jsonl`` with every field."""
-    from determined.experimental import _logs
-
     with file.open("w", errors="replace") as text, file.with_suffix(".jsonl").open("wb") as lines:
-        for entry in _logs.iter_entries(session, trial_id):
+        for entry in trial.iter_log_entries():
             text.write(entry["message"])
             lines.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _write_metrics(session: Session, trial_id: int, group: str, file: Path) -> None:
-    params = {"trialIds": [trial_id], "group": group}
+    from determined.experimental._metrics import iter_reports
+
     with file.open("wb") as lines:
-        for answer in session.stream("/api/v1/trials/metrics/trial_metrics", params=params):
-            for report in answer["metrics"]:
-                lines.write(orjson.dumps(report, option=orjson.OPT_APPEND_NEWLINE))
+        for report in iter_reports(session, [trial_id], group):
+            lines.write(orjson.dumps(report, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _cluster(shared: State) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,10 +18,11 @@ from determined.common.wire.doors import Hello
 if TYPE_CHECKING:
     from determined.common.api import Session
     from determined.common.tunnel import Tunnel
+    from determined.experimental._task import Task
 
 WAIT_SECONDS = doors.OPEN_SECONDS + 10
 
-Task = Annotated[
+TrialOrTask = Annotated[
     str,
     typer.Argument(
         help="a trial's ID, or the ID (or its beginning) of a command, notebook, shell or other task",
@@ -44,34 +44,35 @@ class Entered:
     nodes: int
 
 
-def task_id_of(session: Session, given: str) -> str:
+def task_of(session: Session, given: str) -> Task:
     """The task that a trial's ID, or the beginning of a task's, means. Raises CliError."""
+    from determined.experimental._task import Task, TaskVerbs
+
     if given.isdecimal() and len(given) < 18:
-        trial = session.get(f"/api/v1/trials/{given}")["trial"]
-        if not trial.get("taskId"):
+        from determined.experimental import Trial
+
+        trial = Trial(int(given), session)
+        trial.reload()
+        if not trial.task_id:
             raise CliError(f"trial {given} does not run now: there is nothing to enter")
-        return str(trial["taskId"])
+        return Task(session, trial.task_id)
 
     def known() -> list[str]:
-        found = session.get("/api/v1/tasks", params={"limit": 0})
-        return [one["taskId"] for one in found["allocationIdToSummary"].values()]
+        return [one["taskId"] for one in TaskVerbs(session).list_allocations().values()]
 
     (task_id,) = expanded([given], known, "task that runs")
-    return task_id
+    return Task(session, task_id)
 
 
-def enter(session: Session, task_id: str, node: int) -> Entered:
+def enter(session: Session, task: Task, node: int) -> Entered:
     """Raises the errors of the API, with the service's words."""
     from determined.common import tunnel
     from determined.common.api import errors
 
-    path = f"/api/v1/tasks/{quote(task_id, safe='')}/doors"
     for again in (False, True):
-        found: dict[str, Any] = session.post(
-            path, json={"node": node, "again": again}, timeout=WAIT_SECONDS
-        )
+        found = task.open_door(node, again=again, timeout_s=WAIT_SECONDS)
         try:
-            opened = tunnel.connect(session.master, session.token, f"{task_id}:{found['port']}")
+            opened = tunnel.connect(session.master, session.token, f"{task.id}:{found['port']}")
         except errors.APIException:
             # Its supervisor has closed it at this moment, or was killed: it is asked once more.
             if again:
@@ -97,7 +98,7 @@ def program(session: Session, given: str, node: int, argv: Sequence[str], tty: b
     _check(argv)
     if tty and not sys.stdin.isatty():
         raise CliError("--tty needs a terminal here: leave it out where standard input is a file")
-    entered = enter(session, task_id_of(session, given), node)
+    entered = enter(session, task_of(session, given), node)
     try:
         return run(entered, Hello(list(argv), tty=tty))
     except KeyboardInterrupt:

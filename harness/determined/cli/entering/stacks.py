@@ -18,11 +18,11 @@ def dump(session: Session, given: str, node: int | None) -> int:
     """Prints them, one machine after the other. 1: one of them could not be asked."""
     from determined.common.api import errors
 
-    task_id = enter.task_id_of(session, given)
+    task = enter.task_of(session, given)
     at, nodes, failed = node or 0, (node or 0) + 1, 0
     while at < nodes:
         try:
-            entered = enter.enter(session, task_id, at)
+            entered = enter.enter(session, task, at)
         except errors.APIException as error:
             # The first one knows how many there are.
             if node is not None or at == 0:

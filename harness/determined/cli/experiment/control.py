@@ -11,7 +11,6 @@ from determined.cli.arguments.confirmation import Yes
 from determined.cli.arguments.ids import ExperimentIds, each, numbers
 from determined.cli.experiment import many
 from determined.cli.experiment.paths import reference
-from determined.cli.state import state
 
 
 def wait(
@@ -43,13 +42,13 @@ def wait(
 def _end_of(
     ctx: typer.Context, experiment_id: int, polling_interval: float | None, quiet: bool
 ) -> str:
+    experiment = reference(ctx, experiment_id)
     if quiet:
-        return str(reference(ctx, experiment_id).wait(polling_interval or 5.0))
+        return str(experiment.wait(polling_interval or 5.0))
     from determined.cli.following import live
     from determined.cli.following.follow import follow
 
-    session = state(ctx).session
-    return follow(session, experiment_id, live.best_view(), interval_s=polling_interval).state
+    return follow(experiment, live.best_view(), interval_s=polling_interval).state
 
 
 def _command(action: many.Verb, help_: str) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from determined.cli.arguments.ids import ExperimentIds, each, numbers
 from determined.cli.errors import talk
 from determined.cli.experiment.edit import settings
 from determined.cli.experiment.paths import ExperimentId, reference
-from determined.cli.following.deletion import Pauses, wait_for_deletion
+from determined.cli.following.deletion import wait_for_deletion
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format
@@ -57,30 +57,18 @@ def delete(ctx: typer.Context, experiment_ids: ExperimentIds, yes: Yes = False) 
 def delete_tb_files(ctx: typer.Context, experiment_id: ExperimentId, yes: Yes = False) -> None:
     """Permanently delete the TensorBoard files of an experiment that has ended."""
     confirm(f"Delete the TensorBoard files of experiment {experiment_id} for good?", yes)
-    deletion_id = reference(ctx, experiment_id)._delete_tensorboard_files()
+    deletion_id = reference(ctx, experiment_id).delete_tensorboard_files()
     done = f"deleted the TensorBoard files of experiment {experiment_id}"
-    wait_for_deletion(state(ctx).session, deletion_id, done)
+    wait_for_deletion(state(ctx).client, deletion_id, done)
 
 
 def _wait_until_gone(ctx: typer.Context, experiment_id: int) -> str:
-    from determined.common.api import errors
-
-    session = state(ctx).session
-    pauses = Pauses()
-    while True:
-        try:
-            found = session.get(f"/api/v1/experiments/{experiment_id}")["experiment"]
-        except errors.NotFoundException:
-            return f"deleted experiment {experiment_id}"
-        if found["state"] == "STATE_DELETE_FAILED":
-            raise errors.from_status(
-                409, f"experiment {experiment_id} could not be deleted: {found['reason']}"
-            )
-        if not pauses.wait():
-            return (
-                f"experiment {experiment_id} is not deleted yet; check that an agent is running to"
-                " delete its files (det a list)"
-            )
+    if reference(ctx, experiment_id).wait_until_deleted():
+        return f"deleted experiment {experiment_id}"
+    return (
+        f"experiment {experiment_id} is not deleted yet; check that an agent is running to"
+        " delete its files (det a list)"
+    )
 
 
 @settings.command("gc-policy")
@@ -126,18 +114,13 @@ def set_gc_policy(
         "save_trial_latest": save_trial_latest,
     }
     if not yes:
-        _show(ctx, experiment_id, policy)
+        going = reference(ctx, experiment_id).preview_gc_policy(**policy)
+        if going:
+            render.show(GOING, going, Format.TABLE)
+        talk(f"This policy would delete {counted(len(going), 'checkpoint')} now.")
         confirm("Change the policy? Checkpoints that it does not keep are deleted for good.", yes)
     reference(ctx, experiment_id).set_gc_policy(**policy)
     talk(f"set the checkpoint policy of experiment {experiment_id}")
-
-
-def _show(ctx: typer.Context, experiment_id: int, policy: dict[str, Any]) -> None:
-    path = f"/experiments/{experiment_id}/preview_gc"
-    going = state(ctx).session.get(path, params=policy)["checkpoints"]
-    if going:
-        render.show(GOING, going, Format.TABLE)
-    talk(f"This policy would delete {counted(len(going), 'checkpoint')} now.")
 
 
 def register(app: typer.Typer) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from determined.cli.errors import talk
-from determined.cli.experiment.paths import ExperimentId, path, reference
+from determined.cli.experiment.paths import ExperimentId, reference
 from determined.cli.groups import group
-from determined.cli.state import state
 
 labels = group("Labels of an experiment.")
 settings = group("Change an experiment's name, resources or checkpoint policy.")
@@ -58,7 +58,8 @@ def set_priority(
     ],
 ) -> None:
     """Change the priority. It holds at once."""
-    _set_resource(ctx, experiment_id, "priority", priority)
+    remarks = reference(ctx, experiment_id).set_priority(priority)
+    _say(experiment_id, "priority", priority, remarks)
 
 
 @settings.command("weight")
@@ -68,7 +69,8 @@ def set_weight(
     weight: Annotated[float, typer.Argument(min=0, help="weight of its fair share")],
 ) -> None:
     """Change the weight. It holds at once."""
-    _set_resource(ctx, experiment_id, "weight", weight)
+    remarks = reference(ctx, experiment_id).set_weight(weight)
+    _say(experiment_id, "weight", weight, remarks)
 
 
 @settings.command("max-slots")
@@ -86,18 +88,15 @@ def set_max_slots(
     if max_slots.lower() not in ("none", "null") and not max_slots.isdecimal():
         raise typer.BadParameter(f"max_slots must be a whole number or none, not {max_slots!r}")
     limit = int(max_slots) if max_slots.isdecimal() else None
-    _set_resource(ctx, experiment_id, "maxSlots", limit, "max_slots")
+    remarks = reference(ctx, experiment_id).set_max_slots(limit)
+    _say(experiment_id, "max_slots", limit, remarks)
 
 
-def _set_resource(
-    ctx: typer.Context, experiment_id: int, field: str, value: float | None, shown: str = ""
-) -> None:
-    body = {"id": experiment_id, "resources": {field: value}}
-    answer = state(ctx).session.patch(path(experiment_id), json=body)
-    for remark in answer.get("remarks") or ():
+def _say(experiment_id: int, field: str, value: float | None, remarks: Sequence[str]) -> None:
+    for remark in remarks:
         talk(f"warning: {remark}")
     words = "none" if value is None else f"{value:g}"
-    talk(f"set {shown or field} of experiment {experiment_id} to {words}")
+    talk(f"set {field} of experiment {experiment_id} to {words}")
 
 
 def register(app: typer.Typer) -> None:

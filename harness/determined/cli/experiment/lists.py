@@ -16,7 +16,7 @@ from determined.cli.arguments.options import (
     bound,
     chosen,
 )
-from determined.cli.experiment.paths import ExperimentId, path
+from determined.cli.experiment.paths import ExperimentId, reference
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column, Record
@@ -102,21 +102,13 @@ def list_experiments(
     csv: Csv = False,
 ) -> None:
     """List your experiments."""
-    from determined.common.api import authentication
-    from determined.common.api import pages as paging
-
-    session = state(ctx).session
-    params: dict[str, Any] = {"labels": labels}
-    if not all_:
-        mine = authentication.current_user(session)["username"]
-        params |= {"archived": False, "users": [mine]}
-    found = paging.read(
-        session,
-        "/api/v1/experiments",
-        "experiments",
-        params,
+    client = state(ctx).client
+    found = client.iter_experiments(
+        labels=labels,
+        users=None if all_ else [client.get_session_username()],
+        archived=None if all_ else False,
         offset=offset,
-        limit=bound(pages, limit),
+        max_results=bound(pages, limit),
         page_size=limit,
     )
     columns = [*EXPERIMENTS, *(PROJECTS if show_project else ()), *(ARCHIVED if all_ else ())]
@@ -133,15 +125,8 @@ def list_trials(
     csv: Csv = False,
 ) -> None:
     """List the trials of an experiment."""
-    from determined.common.api import pages as paging
-
-    found = paging.read(
-        state(ctx).session,
-        path(experiment_id, "/trials"),
-        "trials",
-        offset=offset,
-        limit=bound(pages, limit),
-        page_size=limit,
+    found = reference(ctx, experiment_id).iter_trials(
+        limit=limit, offset=offset, max_results=bound(pages, limit)
     )
     render.show(TRIALS, found, chosen(json, csv), what="trials")
 
@@ -162,23 +147,18 @@ def list_checkpoints(
     csv: Csv = False,
 ) -> None:
     """List the checkpoints of an experiment, best first."""
-    from determined.common.api import pages as paging
-    from determined.experimental import client
+    from determined.experimental._enums import CheckpointState, OrderBy
 
-    session = state(ctx).session
-    config = client.Experiment(experiment_id, session).get_config()
-    smaller = (config.get("searcher") or {}).get("smaller_is_better", True)
-    order = client.OrderBy.ASC if smaller else client.OrderBy.DESC
-    params = {
-        "sortByAttr": client.CheckpointSortBy.SEARCHER_METRIC.value,
-        "orderBy": order.value,
-        "states": [client.CheckpointState.COMPLETED.value] if best else None,
-    }
-    found = list(
-        paging.read(session, path(experiment_id, "/checkpoints"), "checkpoints", params, limit=best)
+    experiment = reference(ctx, experiment_id)
+    searcher = experiment.get_config().get("searcher") or {}
+    smaller = searcher.get("smaller_is_better", True)
+    found = experiment.list_checkpoints(
+        order_by=OrderBy.ASC if smaller else OrderBy.DESC,
+        max_results=best,
+        states=[CheckpointState.COMPLETED] if best else None,
     )
     if best:
-        found = [item for item in found if _training(item).get("searcherMetric") is not None]
+        found = [one for one in found if _training(one.document).get("searcherMetric") is not None]
     render.show(CHECKPOINTS, found, chosen(json, csv), what="checkpoints")
 
 

@@ -10,41 +10,11 @@ from determined.cli.output import log_lines
 from determined.cli.state import state
 
 
-def logs(
-    ctx: typer.Context,
-    experiment_id: ExperimentId,
-    follow: log_lines.Follow = False,
-    json: log_lines.JsonLines = False,
-    head: log_lines.Head = None,
-    tail: log_lines.Tail = None,
-    agent_id: log_lines.AgentIds = None,
-    container_id: log_lines.ContainerIds = None,
-    rank_id: log_lines.RankIds = None,
-    timestamp_before: log_lines.Before = None,
-    timestamp_after: log_lines.After = None,
-    level: log_lines.Level = None,
-    source: log_lines.Sources = None,
-    stdtype: log_lines.Stdtypes = None,
-) -> None:
+@log_lines.options()
+def logs(ctx: typer.Context, experiment_id: ExperimentId, chosen: log_lines.Chosen) -> None:
     """Print the logs of an experiment's first trial; `det trial logs` prints those of any trial."""
-    from determined.experimental import _logs as sdk
-
-    filters = log_lines.filters(
-        follow,
-        head,
-        tail,
-        agent_id,
-        container_id,
-        rank_id,
-        timestamp_before,
-        timestamp_after,
-        level,
-        source,
-        stdtype,
-    )
-    shared = state(ctx)
-    experiment = shared.client.get_experiment(experiment_id)
-    if follow:
+    experiment = state(ctx).client.get_experiment(experiment_id)
+    if chosen.follow:
         try:
             trial = experiment.await_first_trial()
         except RuntimeError as error:
@@ -57,7 +27,7 @@ def logs(
             )
         trial = first
     talk(f"logs of trial {trial.id}, the first of experiment {experiment_id}")
-    log_lines.show(sdk.iter_batches(shared.session, trial.id, **filters), json)
+    log_lines.show(trial.iter_log_batches, chosen)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,9 +7,9 @@ on: one that is submitted meanwhile is left alone.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,18 +17,17 @@ from determined.cli import completion
 from determined.cli.arguments.confirmation import confirm
 from determined.cli.arguments.ids import has_range, numbers
 from determined.cli.errors import CliError, talk
-from determined.cli.experiment.paths import PATH
 from determined.cli.output import format as f
 from determined.cli.output import render
-from determined.cli.output.render import Column, Format, Record
+from determined.cli.output.render import Column, Format
 from determined.cli.state import state
 from determined.common.printable import counted
 
 if TYPE_CHECKING:
-    from determined.common.api import Session
+    from determined.experimental import Determined, Experiment
 
 AT_ONCE = 50
-"""Experiments of one request."""
+"""Experiments that are acted on before their lines are printed."""
 SHOWN = 20
 
 RUNNABLE = ("ACTIVE", "PAUSED")
@@ -64,7 +63,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Verb:
-    """What is done. ``name``: in the address, and in the question; ``done``: the line for each experiment;
+    """What is done. ``name``: the SDK's, and in the question; ``done``: the line for each experiment;
     ``states``: of those that ``--all`` and ``--label`` choose; ``archived``: of those, where it matters."""
 
     name: str
@@ -90,14 +89,14 @@ def act(
     if bool(words) == bool(all_ or labels):
         raise typer.BadParameter("say which: IDs, or --all, or --label")
     ids = numbers(words) if words else []
-    session = state(ctx).session
+    client = state(ctx).client
     if words:
-        found = {record["id"]: record for record in _named(session, ids)}
+        found = {one.id: one for one in client.find_experiments(ids)}
         to_ask = has_range(words)
         if to_ask:
             ids = _there(ids, found)
     else:
-        found = {record["id"]: record for record in _matching(session, action, labels)}
+        found = {one.id: one for one in _matching(client, action, labels)}
         ids, to_ask = list(found), True
         if not ids:
             with_ = f" with {_labels(labels)}" if labels else ""
@@ -107,7 +106,7 @@ def act(
             return
     if to_ask and not yes:
         _ask(action, [found[one] for one in ids])
-    _do(session, action, ids, found)
+    _do(client, action, ids, found)
 
 
 def _there(ids: Sequence[int], found: Collection[int]) -> list[int]:
@@ -124,33 +123,24 @@ def _labels(labels: Sequence[str]) -> str:
     return f"label {labels[0]}" if len(labels) == 1 else f"labels {', '.join(labels)}"
 
 
-def _ask(action: Verb, records: Sequence[Record]) -> None:
-    render.show(COLUMNS, records[:SHOWN], Format.TABLE, file=sys.stderr)
-    if len(records) > SHOWN:
-        talk(f"and {len(records) - SHOWN} more")
-    confirm(f"{action.name.capitalize()} {counted(len(records), 'experiment')}?", yes=False)
+def _ask(action: Verb, chosen: Sequence[Experiment]) -> None:
+    render.show(COLUMNS, chosen[:SHOWN], Format.TABLE, file=sys.stderr)
+    if len(chosen) > SHOWN:
+        talk(f"and {len(chosen) - SHOWN} more")
+    confirm(f"{action.name.capitalize()} {counted(len(chosen), 'experiment')}?", yes=False)
 
 
 def _matching(
-    session: Session, action: Verb, labels: Sequence[str] | None
-) -> Iterator[dict[str, Any]]:
-    from determined.common.api import authentication, pages
+    client: Determined, action: Verb, labels: Sequence[str] | None
+) -> Iterator[Experiment]:
+    from determined.experimental._enums import ExperimentState
 
-    asked = {
-        "users": [authentication.current_user(session)["username"]],
-        "states": [f"STATE_{one}" for one in action.states],
-        "labels": list(labels) if labels else None,
-        "archived": action.archived,
-    }
-    return pages.read(session, PATH, "experiments", asked)
-
-
-def _named(session: Session, ids: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Those of the ids that there are."""
-    from determined.common.api import pages
-
-    for some in _parts(ids):
-        yield from pages.read(session, PATH, "experiments", {"experimentIdFilter.incl": some})
+    return client.iter_experiments(
+        users=[client.get_session_username()],
+        states=[ExperimentState[one] for one in action.states],
+        labels=list(labels) if labels else None,
+        archived=action.archived,
+    )
 
 
 def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
@@ -159,19 +149,17 @@ def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _do(
-    session: Session, action: Verb, ids: Sequence[int], found: dict[int, dict[str, Any]]
+    client: Determined, action: Verb, ids: Sequence[int], found: Mapping[int, Experiment]
 ) -> None:
     refused = 0
     for some in _parts(ids):
         over = {one: how for one in some if action.ends and (how := _ended(found.get(one)))}
         going = [one for one in some if one not in over]
-        body = {"experimentIds": going}
-        answer = session.post(f"{PATH}/{action.name}", json=body)["results"] if going else []
-        errors = {result["id"]: result["error"] for result in answer}
+        errors = client.change_experiments(action.name, going)
         for one in some:
             if one in over:
                 talk(f"experiment {one} had ended already ({over[one]}); nothing was done")
-            elif errors.get(one):
+            elif one in errors:
                 refused += 1
                 talk(f"error: {errors[one]}")
             else:
@@ -182,7 +170,7 @@ def _do(
         raise typer.Exit(1)
 
 
-def _ended(record: Record | None) -> str | None:
+def _ended(experiment: Experiment | None) -> str | None:
     """How it ended, if it has."""
-    found = f.state(record["state"]) if record is not None else ""
+    found = str(experiment.state) if experiment is not None else ""
     return found if found in (*ENDED, *_GONE) else None

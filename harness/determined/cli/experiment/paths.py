@@ -1,4 +1,4 @@
-"""The REST path of an experiment, and the argument that names one."""
+"""The argument that names an experiment, and the SDK's object for it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ ExperimentId = Annotated[
     int,
     typer.Argument(help="experiment ID", metavar="ID", autocompletion=completion.experiments),
 ]
-
-PATH = "/api/v1/experiments"
-
-
-def path(experiment_id: int, rest: str = "") -> str:
-    """``/api/v1/experiments/<id><rest>``."""
-    return f"{PATH}/{experiment_id}{rest}"
 
 
 def reference(ctx: typer.Context, experiment_id: int) -> Experiment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,6 @@ from determined.cli.errors import talk
 from determined.cli.experiment.paths import ExperimentId, reference
 from determined.cli.following.first_trial import follow_first_trial
 from determined.cli.printing import echo
-from determined.cli.state import state
 
 
 def continue_(
@@ -36,18 +34,15 @@ def continue_(
     trains the trial longer.
     """
     from determined import expconf
-    from determined.experimental import _submission
 
     data = dict(expconf.read_yaml(config_file).data) if config_file is not None else {}
     data = expconf.apply_overrides(data, config or ())
-    # JSON is YAML.
-    body = {"id": experiment_id, "overrideConfig": json.dumps(data) if data else ""}
-    answer = state(ctx).session.post("/api/v1/experiments/continue", json=body)
-    for warning in _submission.warnings_of(answer):
+    experiment = reference(ctx, experiment_id)
+    for warning in experiment.continue_(data):
         talk(f"warning: {warning}")
     echo(f"Continued experiment {experiment_id}")
     if follow:
-        follow_first_trial(state(ctx), reference(ctx, experiment_id))
+        follow_first_trial(experiment)
 
 
 def register(app: typer.Typer) -> None:

@@ -12,16 +12,15 @@ from determined.cli.arguments.ids import ExperimentIds, numbers
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.errors import talk
 from determined.cli.experiment.lists import EXPERIMENTS, TRIALS
-from determined.cli.experiment.paths import ExperimentId, path
+from determined.cli.experiment.paths import ExperimentId, reference
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format, Record, Section
-from determined.cli.output.workloads import WORKLOADS, read_workloads
+from determined.cli.output.workloads import WORKLOADS
 from determined.cli.printing import echo
-from determined.cli.state import state
 from determined.common.printable import one_line
 
 if TYPE_CHECKING:
-    from determined.common.api.session import Session
+    from determined.experimental import Experiment, Trial
 
 DETAILS = (
     *EXPERIMENTS,
@@ -51,29 +50,28 @@ def describe(
     JSON, CSV and --outdir have all. CSV contains only the tables of experiments, trials and reports.
     """
     from determined.cli.following import explanation
-    from determined.common.api import pages
 
     fmt = chosen(json, csv)
     if outdir is not None and fmt is not Format.TABLE:
         raise typer.BadParameter("give only one of --outdir, --json and --csv")
-    session = state(ctx).session
     table = fmt is Format.TABLE and outdir is None
     documents: list[dict[str, Any]] = []
     remarks: list[tuple[int, str]] = []
     for experiment_id in numbers(experiment_ids):
-        answer = session.get(path(experiment_id), params={"remarks": True})
-        remarks += [(experiment_id, one) for one in answer.get("remarks") or ()]
+        experiment = reference(ctx, experiment_id)
+        said = experiment.remarks()
+        remarks += [(experiment_id, one) for one in said]
         if table:
-            documents.append(_newest(session, experiment_id, answer, metrics))
+            documents.append(_newest(experiment, metrics))
             continue
-        trials = list(pages.read(session, path(experiment_id, "/trials"), "trials"))
+        trials = experiment.list_trials()
         if metrics:
-            _add_workloads(session, trials)
-        document = {**answer["experiment"], "trials": trials}
-        document["config"] = answer.get("config") or document.get("config")
-        document["remarks"] = list(answer.get("remarks") or ())
+            _add_workloads(trials)
+        document = {**experiment.document, "trials": [trial.document for trial in trials]}
+        document["config"] = experiment.config
+        document["remarks"] = said
         if fmt is not Format.CSV and outdir is None:
-            document |= explanation.read(session, experiment_id, trials)
+            document |= explanation.read(experiment, trials)
         documents.append(document)
     sections = _sections(documents, metrics)
     if outdir is None:
@@ -92,32 +90,35 @@ def describe(
         talk(f"wrote {file}")
 
 
-def _add_workloads(session: Session, trials: Sequence[dict[str, Any]]) -> None:
+def _add_workloads(trials: Sequence[Trial]) -> None:
     for trial in trials:
-        trial["workloads"] = list(read_workloads(session, trial["id"], full=True))
+        trial.document["workloads"] = list(trial.iter_workloads(batch_metrics=True))
 
 
-def _newest(
-    session: Session, experiment_id: int, answer: dict[str, Any], metrics: bool
-) -> dict[str, Any]:
-    """What tables show: a person reads no hundred thousand rows, and they would take minutes."""
+def _newest(experiment: Experiment, metrics: bool) -> dict[str, Any]:
+    """What tables show: nobody reads a hundred thousand rows, and to fetch them would take minutes."""
     from determined.cli.following import explanation
+    from determined.experimental.client import TrialState
 
-    def page(**params: Any) -> tuple[list[dict[str, Any]], int]:
-        found = session.get(path(experiment_id, "/trials"), params=params)
-        trials = found.get("trials") or []
-        return trials, (found.get("pagination") or {}).get("total") or len(trials)
+    def newest(states: list[TrialState] | None = None) -> tuple[list[Trial], int]:
+        shown = explanation.SHOWN
+        found = experiment.iter_trials(limit=shown, offset=-shown, max_results=shown, states=states)
+        trials = list(found)
+        return trials, found.total or len(trials)
 
-    shown = explanation.SHOWN
-    trials, total = page(offset=-shown, limit=shown)
+    trials, total = newest()
     failed, failures = None, 0
     if total > len(trials):
-        failed, failures = page(states="STATE_ERROR", offset=-shown, limit=shown)
+        failed, failures = newest([TrialState.ERROR])
     if metrics:
-        _add_workloads(session, trials)
-    document = {**answer["experiment"], "trials": trials, "trialsTotal": total}
-    document["failuresTotal"] = failures
-    return document | explanation.read(session, experiment_id, trials, failed, shown)
+        _add_workloads(trials)
+    document = {
+        **experiment.document,
+        "trials": [trial.document for trial in trials],
+        "trialsTotal": total,
+        "failuresTotal": failures,
+    }
+    return document | explanation.read(experiment, trials, failed, explanation.SHOWN)
 
 
 def _say_what_is_left_out(documents: Sequence[dict[str, Any]]) -> None:
@@ -158,8 +159,7 @@ def config(ctx: typer.Context, experiment_id: ExperimentId) -> None:
     """Print the complete configuration as YAML."""
     import yaml
 
-    answer = state(ctx).session.get(path(experiment_id))
-    found = answer.get("config") or answer["experiment"]["config"]
+    found = reference(ctx, experiment_id).get_config()
     echo(yaml.safe_dump(found, sort_keys=True), end="")
 
 

@@ -88,11 +88,7 @@ def create(
         # Scripts read the number from this sentence.
         echo(f"Created experiment {experiment.id}")
         if follow:
-            follow_first_trial(
-                shared,
-                experiment,
-                begun=ports.start if publish else None,
-            )
+            follow_first_trial(experiment, begun=ports.start if publish else None)
 
 
 def register(app: typer.Typer) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from determined.cli.following.last_words import ASKED, last_words
 from determined.cli.output import format as f
 from determined.cli.output.render import Column, Record, Section
 from determined.cli.output.runs import RUNS
 from determined.common.api import errors
-from determined.common.api.session import Session
+
+if TYPE_CHECKING:
+    from determined.experimental import Experiment, Trial
 
 SHOWN = 200
 """How many trials, and how many requests that wait, a description shows as a table."""
@@ -34,34 +36,32 @@ LAST_WORDS = (Column("Log", "line"),)
 
 
 def read(
-    session: Session,
-    experiment_id: int,
-    trials: Sequence[dict[str, Any]],
-    failed: Sequence[dict[str, Any]] | None = None,
+    experiment: Experiment,
+    trials: Sequence[Trial],
+    failed: Sequence[Trial] | None = None,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """Reads ``waiting`` and ``failures`` of the experiment, and adds ``legs`` to each trial.
+    """Reads ``waiting`` and ``failures`` of the experiment, and adds ``legs`` to each trial's document.
 
     A failure has ``trialId``, ``restarts``, ``reason`` and ``lastLogs``: lines of text for the first
     :data:`LOGS_OF` failures, None for the others. ``failed``: the trials that failed; None: those of
     ``trials``. ``limit``: ``trials`` are only so many, the newest, and so much of what waits is wanted;
     ``waitingTotal`` says how much there is.
     """
-    params = {} if limit is None else {"limit": limit}
-    found = session.get(f"/api/v1/experiments/{experiment_id}/explanation", params=params)
+    found = experiment.explain(limit)
     by_trial: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for leg in found["legs"]:
         by_trial[leg["trialId"]].append(leg)
     for trial in trials:
-        trial["legs"] = by_trial[trial["id"]]
+        trial.document["legs"] = by_trial[trial.id]
     if failed is None:
-        failed = [trial for trial in trials if f.state(trial["state"]) == "ERROR"]
+        failed = [trial for trial in trials if f.state(trial.document["state"]) == "ERROR"]
     failures = [
         {
-            "trialId": trial["id"],
-            "restarts": trial.get("restarts"),
-            "reason": trial.get("reason"),
-            "lastLogs": _last_logs(session, trial["id"]) if number < LOGS_OF else None,
+            "trialId": trial.id,
+            "restarts": trial.restarts,
+            "reason": trial.document.get("reason"),
+            "lastLogs": _last_logs(trial) if number < LOGS_OF else None,
         }
         for number, trial in enumerate(failed)
     ]
@@ -71,11 +71,9 @@ def read(
     return waiting
 
 
-def _last_logs(session: Session, trial_id: int) -> list[str]:
-    from determined.experimental import _logs
-
+def _last_logs(trial: Trial) -> list[str]:
     try:
-        return last_words(list(_logs.iter_entries(session, trial_id, tail=ASKED)))
+        return last_words(list(trial.iter_log_entries(tail=ASKED)))
     except errors.APIException as error:
         return [f"(its logs cannot be read: {error.message})"]
 

@@ -15,14 +15,12 @@ from determined.cli.output import log_lines
 from determined.common.api.patience import patiently
 
 if TYPE_CHECKING:
-    from determined.cli.state import State
     from determined.experimental import Experiment
 
 _INTERVAL_S = 0.35
 
 
 def follow_first_trial(
-    shared: State,
     experiment: Experiment,
     *,
     begun: Callable[[str], None] | None = None,
@@ -34,35 +32,33 @@ def follow_first_trial(
     trial of a search does not; CliError when the experiment ends without a trial.
     ``begun`` is called with the id of the trial's task before its logs are read.
     """
-    from determined.experimental import _logs
-    from determined.experimental._enums import ExperimentState, TrialState
-
     try:
         trial = experiment.await_first_trial()
     except RuntimeError as error:
         raise CliError(str(error)) from error
     talk(f"following trial {trial.id}; Ctrl-C detaches, and the experiment keeps running")
     if begun is not None:
-        begun(shared.session.get(f"/api/v1/trials/{trial.id}")["trial"]["taskId"])
-    log_lines.show(_logs.iter_batches(shared.session, trial.id, follow=True), json=False)
-    session, path = shared.session, f"/api/v1/experiments/{experiment.id}"
+        trial.reload()
+        begun(str(trial.task_id))
+    log_lines.write(trial.iter_log_batches(follow=True), json=False)
     while True:
         # The experiment is read first: if it has ended, its trial has ended too.
-        whole = patiently(lambda: session.get(path), sleep=sleep)
-        first = patiently(lambda: session.get(f"/api/v1/trials/{trial.id}"), sleep=sleep)["trial"]
-        is_search = whole["config"]["searcher"]["name"] != "single"
-        has_ended = ExperimentState(whole["experiment"]["state"]).terminal
+        patiently(experiment.reload, sleep=sleep)
+        patiently(trial.reload, sleep=sleep)
+        assert experiment.state is not None and trial.state is not None
+        is_search = experiment.get_config()["searcher"]["name"] != "single"
+        has_ended = experiment.state.terminal
         if has_ended:
-            _require_completed(f"experiment {experiment.id}", whole["experiment"])
-        if is_search and TrialState(first["state"]).terminal:
-            _require_completed(f"trial {trial.id}", first)
+            _require_completed(f"experiment {experiment.id}", experiment.document)
+        if is_search and trial.state.terminal:
+            _require_completed(f"trial {trial.id}", trial.document)
             if not has_ended:
                 talk(
                     f"trial {trial.id} is COMPLETED; the search goes on: det e wait {experiment.id}"
                 )
             return
         if has_ended:
-            if page := pages.in_mlflow(session, experiment.id, whole["config"]):
+            if page := pages.in_mlflow(experiment):
                 talk(f"look at it in MLflow: {page}")
             return
         sleep(_INTERVAL_S)

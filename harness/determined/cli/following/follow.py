@@ -11,13 +11,13 @@ from determined.cli.following.last_words import ASKED, last_words
 from determined.cli.following.live import View
 from determined.cli.following.tracker import Tracker
 from determined.cli.output import format as f
-from determined.common.api import errors, pages
+from determined.common.api import errors
 from determined.common.api.patience import patiently
 from determined.common.printable import counted
 
 if TYPE_CHECKING:
     from determined.common.api import Session
-    from determined.experimental._checkpoint import Checkpoint
+    from determined.experimental import Checkpoint, Experiment
 
 # A short search is polled often, because the user waits for its end; a long one less often.
 _INTERVAL_S, _LATER_S, _AFTER_S = 0.35, 1.0, 60.0
@@ -25,21 +25,16 @@ _INTERVAL_S, _LATER_S, _AFTER_S = 0.35, 1.0, 60.0
 _PAUSES = 2.0
 
 
-def look(session: Session, experiment_id: int, tracker: Tracker) -> list[str]:
+def look(experiment: Experiment, tracker: Tracker) -> list[str]:
     """Polls the service once; returns a line for each change."""
-    path = f"/api/v1/experiments/{experiment_id}"
     # The experiment is read first: if it has ended, its trials have ended too.
-    experiment = session.get(path)["experiment"]
-    trials = pages.read(session, f"{path}/trials", "trials", _BY_ID, offset=tracker.offset)
-    return tracker.update(experiment, trials)
-
-
-_BY_ID = {"sortBy": "SORT_BY_ID", "orderBy": "ORDER_BY_ASC"}
+    experiment.reload()
+    trials = experiment.iter_trials(offset=tracker.offset)
+    return tracker.update(experiment.document, (trial.document for trial in trials))
 
 
 def follow(
-    session: Session,
-    experiment_id: int,
+    experiment: Experiment,
     view: View,
     *,
     interval_s: float | None = None,
@@ -55,9 +50,7 @@ def follow(
     with view:
         while True:
             asked = time.monotonic()
-            events = patiently(
-                lambda: look(session, experiment_id, tracker), on_wait=_say_away, sleep=sleep
-            )
+            events = patiently(lambda: look(experiment, tracker), on_wait=_say_away, sleep=sleep)
             view.show(tracker, events)
             if tracker.ended:
                 break
@@ -72,19 +65,18 @@ def _say_away(error: errors.MasterNotFoundException) -> None:
     talk(f"{error.message}; the experiment keeps running; waiting for the service to answer again")
 
 
-def best_checkpoint(session: Session, tracker: Tracker) -> Checkpoint | None:
-    """What ``Experiment.top_checkpoint()`` gives: the best step that has a checkpoint, of any trial.
+def best_checkpoint(experiment: Experiment) -> Checkpoint | None:
+    """The best step that has a checkpoint, of any trial; None if no checkpoint is there.
 
     The best trial is that of the best validation. Where that step has no checkpoint, the best checkpoint may
     be another trial's.
     """
-    from determined.experimental._checkpoint import best_first
+    from determined.errors import CheckpointNotFound
 
-    path = f"/api/v1/experiments/{tracker.experiment['id']}/checkpoints"
-    searcher = (tracker.experiment.get("config") or {}).get("searcher") or {}
-    return patiently(
-        lambda: next(best_first(session, path, None, None, searcher), None), on_wait=_say_away
-    )
+    try:
+        return patiently(experiment.top_checkpoint, on_wait=_say_away)
+    except CheckpointNotFound:
+        return None
 
 
 def result(tracker: Tracker, top: Checkpoint | None = None) -> dict[str, Any]:
@@ -199,10 +191,10 @@ def explain_failure(session: Session, tracker: Tracker) -> None:
         return
     trial = failed[0]
     talk(f"trial {trial['id']} failed: {trial.get('reason') or 'no reason was recorded'}")
-    from determined.experimental import _logs
+    from determined.experimental import Trial
 
     try:
-        entries = list(_logs.iter_entries(session, trial["id"], tail=ASKED))
+        entries = list(Trial(trial["id"], session).iter_log_entries(tail=ASKED))
     except errors.APIException as error:
         talk(f"its logs cannot be read: {error.message}")
         return

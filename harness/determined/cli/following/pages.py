@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from determined.common.api import errors
-from determined.common.api.session import Session
-from determined.common.wire import mlflow
+
+if TYPE_CHECKING:
+    from determined.experimental import Experiment
 
 
-def in_mlflow(session: Session, experiment_id: int, config: dict[str, Any]) -> str | None:
-    """The address of its trials in MLflow, of a single one's run; None: the service does not serve MLflow, or
-    does not answer. ``config``: the experiment's configuration.
-    """
+def in_mlflow(experiment: Experiment) -> str | None:
+    """The address of its trials in MLflow; None also if the service does not answer."""
     try:
-        if "mlflow" not in session.get("/")["links"]:
-            return None
-        searcher = config["searcher"]
-        if searcher["name"] == "single":
-            given = {"limit": 1}
-            trials = session.get(f"/api/v1/experiments/{experiment_id}/trials", params=given)
-            if trials["trials"]:
-                return session.master + mlflow.trial(experiment_id, trials["trials"][0]["id"])
-    except (errors.APIException, KeyError, TypeError):
+        return experiment.mlflow_page()
+    except errors.APIException:
         return None
-    smaller = searcher.get("smaller_is_better", True)
-    return session.master + mlflow.experiment(experiment_id, searcher.get("metric"), smaller)

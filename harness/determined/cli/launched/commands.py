@@ -10,7 +10,7 @@ import typer
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.errors import talk
 from determined.cli.groups import group
-from determined.cli.launched.nouns import Noun, whole_id, whole_ids
+from determined.cli.launched.nouns import Noun, reference, references
 from determined.cli.output import format as f
 from determined.cli.output import log_lines, render
 from determined.cli.output.render import Column, Record
@@ -82,11 +82,9 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
         csv: Csv = False,
     ) -> None:
         fmt = chosen(json, csv)
-        session = state(ctx).session
-        asked: dict[str, Any] = {"limit": -1}
-        if not all:
-            asked["users"] = [_me(session)]
-        found = session.get(noun.path, params=asked)[noun.plural]
+        shared = state(ctx)
+        users = None if all else [shared.username]
+        found = [task.document for task in shared.tasks.list_tasks(noun.kind, users)]
         if workspace_name not in (None, _ONE_WORKSPACE):
             found = []
         for item in found:
@@ -103,8 +101,9 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
     @app.command("describe", help=f"Show a {title}.")
     def describe(ctx: typer.Context, task_id: TaskId, json: Json = False, csv: Csv = False) -> None:
         fmt = chosen(json, csv)
-        session = state(ctx).session
-        found = session.get(f"{noun.path}/{whole_id(session, noun, task_id)}")[noun.name]
+        task = reference(state(ctx), noun, task_id)
+        task.reload()
+        found = task.document
         if json:
             # A shell's key has no place on a screen.
             found.pop("privateKey", None)
@@ -122,64 +121,29 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
     ) -> None:
         from determined.common.api import errors
 
-        session = state(ctx).session
         refused = 0
-        for one in whole_ids(session, noun, task_ids):
+        for task in references(state(ctx), noun, task_ids):
             try:
-                session.post(f"{noun.path}/{one}/kill", json={})
+                task.kill()
             except (errors.BadRequestException, errors.ForbiddenException) as error:
                 refused += 1
                 talk(f"error: {error.message}")
             else:
-                talk(f"killed {title} {one}")
+                talk(f"killed {title} {task.id}")
         if refused and not force:
             raise typer.Exit(1)
 
     @app.command("logs", help=f"Print the output of a {title}.")
-    def logs(
-        ctx: typer.Context,
-        task_id: TaskId,
-        follow: log_lines.Follow = False,
-        json: log_lines.JsonLines = False,
-        head: log_lines.Head = None,
-        tail: log_lines.Tail = None,
-        agent_id: log_lines.AgentIds = None,
-        container_id: log_lines.ContainerIds = None,
-        rank_id: log_lines.RankIds = None,
-        timestamp_before: log_lines.Before = None,
-        timestamp_after: log_lines.After = None,
-        level: log_lines.Level = None,
-        source: log_lines.Sources = None,
-        stdtype: log_lines.Stdtypes = None,
-        allocation_id: log_lines.AllocationIds = None,
-    ) -> None:
-        from determined.experimental import _logs as sdk
-
-        filters = log_lines.filters(
-            follow,
-            head,
-            tail,
-            agent_id,
-            container_id,
-            rank_id,
-            timestamp_before,
-            timestamp_after,
-            level,
-            source,
-            stdtype,
-            allocation_id,
-        )
-        session = state(ctx).session
-        one = whole_id(session, noun, task_id)
-        log_lines.show(sdk.iter_batches_of_task(session, one, **filters), json)
+    @log_lines.options(allocations=True)
+    def logs(ctx: typer.Context, task_id: TaskId, chosen: log_lines.Chosen) -> None:
+        log_lines.show(reference(state(ctx), noun, task_id).iter_log_batches, chosen)
 
     @app.command("config", help=f"Print the configuration of a {title} as YAML.")
     def config(ctx: typer.Context, task_id: TaskId) -> None:
         import yaml
 
-        session = state(ctx).session
-        found = session.get(f"{noun.path}/{whole_id(session, noun, task_id)}")
-        echo(yaml.safe_dump(found["config"], sort_keys=False), end="")
+        found = reference(state(ctx), noun, task_id).get_config()
+        echo(yaml.safe_dump(found, sort_keys=False), end="")
 
     settings = group(f"Change a {title}.")
 
@@ -191,15 +155,9 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
         task_id: TaskId,
         priority: Annotated[int, typer.Argument(min=1, max=99, help="1 to 99", metavar="N")],
     ) -> None:
-        session = state(ctx).session
-        one = whole_id(session, noun, task_id)
-        answer = session.post(f"{noun.path}/{one}/set_priority", json={"priority": priority})
-        for remark in answer.get("remarks") or ():
+        task = reference(state(ctx), noun, task_id)
+        for remark in task.set_priority(priority):
             talk(f"warning: {remark}")
-        talk(f"{title} {one}: priority set to {priority}")
+        talk(f"{title} {task.id}: priority set to {priority}")
 
     app.add_typer(settings, name="set")
-
-
-def _me(session: Any) -> str:
-    return str(session.username or session.get("/api/v1/me")["user"]["username"])

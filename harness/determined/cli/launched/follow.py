@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,12 +14,12 @@ import typer
 from determined.cli import printing
 from determined.cli.errors import talk
 from determined.cli.following import interrupt
-from determined.cli.launched.nouns import Noun
+from determined.cli.launched.nouns import Noun, noun_of
 from determined.cli.output import format as f
 from determined.common.wire.last_words import LAST_WORDS
 
 if TYPE_CHECKING:
-    from determined.common.api import Session
+    from determined.experimental._task import Task
 
 PATIENCE_S = 2.0
 """What has not begun by then is said to wait, and why."""
@@ -27,28 +28,29 @@ DETACHED = 130
 _OWN_LINES = frozenset({"agent", "service"})
 
 
-def follow(session: Session, noun: Noun, task_id: str) -> int:
+def follow(task: Task) -> int:
     """Prints what the task prints until it has ended; the exit code for `det`.
 
     Ctrl-C asks whether to let the task go on; the second one kills it.
     """
-    presses = 0
-    with _saying_why(session, noun, task_id):
+    presses, noun = 0, noun_of(task)
+    with saying_why(task):
         while True:
             try:
                 # Asked in here: the second Ctrl-C may come as soon as the question is to be read.
                 if presses == 1 and _wants_to_detach(noun):
                     talk(
-                        f"{noun.title} {task_id} goes on; its output: det {noun.word} logs -f {task_id}"
+                        f"{noun.title} {task.id} goes on; its output: det {noun.word} logs -f {task.id}"
                     )
                     return DETACHED
-                _stream(session, task_id)
+                _stream(task)
                 break
             except KeyboardInterrupt:
                 presses += 1
                 if presses > 1:
-                    _kill(session, noun, task_id)
-    return _end(session, noun, task_id)
+                    task.kill()
+                    talk(f"killing {noun.title} {task.id}")
+    return _end(task)
 
 
 def _wants_to_detach(noun: Noun) -> bool:
@@ -65,24 +67,16 @@ def _wants_to_detach(noun: Noun) -> bool:
     return True
 
 
-def _kill(session: Session, noun: Noun, task_id: str) -> None:
-    session.post(f"{noun.path}/{task_id}/kill", json={})
-    talk(f"killing {noun.title} {task_id}")
-
-
 _shown: dict[str, int] = {}
 """By task, the id of the last line that was printed: an interrupted stream begins again."""
 
 
-def _stream(session: Session, task_id: str) -> None:
-    # Not by the SDK, whose import takes longer than a short command runs.
-    from determined.common.api.log_lines import follow_lines
-
-    for batch in follow_lines(session, f"/api/v1/tasks/{task_id}/logs", {}):
+def _stream(task: Task) -> None:
+    for batch in task.iter_log_batches(follow=True):
         for entry in batch:
             number = int(entry["id"])
-            if number > _shown.get(task_id, -1):
-                _shown[task_id] = number
+            if number > _shown.get(task.id, -1):
+                _shown[task.id] = number
                 _print(entry)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -104,17 +98,17 @@ def _print(entry: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _saying_why(session: Session, noun: Noun, task_id: str) -> Iterator[None]:
+def saying_why(task: Task) -> Iterator[None]:
     """Says after a while why the task has not begun."""
 
     def say() -> None:
         # Whatever goes wrong: the stream itself will say more.
         with contextlib.suppress(Exception):
-            found = session.get(f"{noun.path}/{task_id}")[noun.name]
-            if found["state"] == "STATE_QUEUED":
-                why = session.get(f"/api/v1/job-queues/{found['jobId']}/explanation")
-                reasons = [one["reason"] for one in why.get("waiting") or ()]
-                talk(f"waits: {reasons[0] if reasons else 'for its slots'}")
+            # The other thread has the task itself.
+            looked = copy.copy(task)
+            looked.reload()
+            if looked.state == "QUEUED":
+                talk(f"waits: {looked.waits_because() or 'for its slots'}")
 
     timer = threading.Timer(PATIENCE_S, say)
     timer.daemon = True
@@ -125,20 +119,14 @@ def _saying_why(session: Session, noun: Noun, task_id: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _end(session: Session, noun: Noun, task_id: str) -> int:
-    from determined.common.api.tasks import exit_code
-
-    task = session.get(f"{noun.path}/{task_id}")[noun.name]
-    code = exit_code(task)
-    ended = f.state(task["taskState"])
-    if ended == "CANCELED" or task.get("exitCode") is None:
-        talk(f"{noun.title} {task_id} ended: {task.get('exitStatus') or ended.lower()}")
-    return code
-
-
-def has_ended(session: Session, noun: Noun, task_id: str) -> bool:
-    """Whether nothing of it runs any more."""
-    return bool(session.get(f"{noun.path}/{task_id}")[noun.name]["state"] == "STATE_TERMINATED")
+def _end(task: Task) -> int:
+    task.reload()
+    found = task.document
+    ended = f.state(found["taskState"])
+    if ended == "CANCELED" or found.get("exitCode") is None:
+        words = found.get("exitStatus") or ended.lower()
+        talk(f"{noun_of(task).title} {task.id} ended: {words}")
+    return task.exit_code
 
 
 def exit_as(code: int) -> None:

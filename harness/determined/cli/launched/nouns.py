@@ -4,56 +4,54 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from determined.cli.errors import CliError
+from determined.experimental._task_kind import TaskKind
 
 if TYPE_CHECKING:
-    from determined.common.api import Session
+    from determined.cli.state import State
+    from determined.experimental._task import Task
 
 _WHOLE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _NAMED = 5
 
 
-@dataclass(frozen=True)
-class Noun:
-    """A kind of task. ``name``: in JSON, ``plural``: in addresses and lists, ``word``: the group of `det`,
-    ``title``: for people."""
+class Noun(NamedTuple):
+    """A kind of task. ``word``: the group of `det`, ``title``: for people."""
 
-    name: str
+    kind: TaskKind
     title: str
     word: str
 
-    @property
-    def plural(self) -> str:
-        return f"{self.name}s"
 
-    @property
-    def path(self) -> str:
-        return f"/api/v1/{self.plural}"
-
-
-COMMAND = Noun("command", "command", "cmd")
-NOTEBOOK = Noun("notebook", "notebook", "notebook")
-SHELL = Noun("shell", "shell", "shell")
-TENSORBOARD = Noun("tensorboard", "TensorBoard", "tensorboard")
+COMMAND = Noun(TaskKind.COMMAND, "command", "cmd")
+NOTEBOOK = Noun(TaskKind.NOTEBOOK, "notebook", "notebook")
+SHELL = Noun(TaskKind.SHELL, "shell", "shell")
+TENSORBOARD = Noun(TaskKind.TENSORBOARD, "TensorBoard", "tensorboard")
+_NOUNS = {noun.kind: noun for noun in (COMMAND, NOTEBOOK, SHELL, TENSORBOARD)}
 
 
-def whole_id(session: Session, noun: Noun, word: str) -> str:
-    """The id that begins with ``word``. Raises CliError if there is none, or several."""
-    (found,) = whole_ids(session, noun, [word])
+def noun_of(task: Task) -> Noun:
+    """The noun of a task with a kind."""
+    assert task.kind is not None
+    return _NOUNS[task.kind]
+
+
+def reference(shared: State, noun: Noun, word: str) -> Task:
+    """The task whose id begins with ``word``, not loaded. Raises CliError if there is none, or several."""
+    (found,) = references(shared, noun, [word])
     return found
 
 
-def whole_ids(session: Session, noun: Noun, words: Sequence[str]) -> list[str]:
-    """As :func:`whole_id`, of several; asks the service once, and not at all for whole ids."""
+def references(shared: State, noun: Noun, words: Sequence[str]) -> list[Task]:
+    """As :func:`reference`, of several; asks the service once, and not at all for whole ids."""
+    from determined.experimental._task import Task
 
     def known() -> list[str]:
-        answer = session.get(noun.path, params={"limit": -1})
-        return [item["id"] for item in answer[noun.plural]]
+        return [task.id for task in shared.tasks.list_tasks(noun.kind)]
 
-    return expanded(words, known, noun.title)
+    return [Task(shared.session, one, noun.kind) for one in expanded(words, known, noun.title)]
 
 
 def expanded(words: Sequence[str], known: Callable[[], list[str]], title: str) -> list[str]:

@@ -82,10 +82,8 @@ class Published:
 
     @cached_property
     def _shares_this_machine(self) -> bool:
-        from determined.common.api import pages
-
-        agents = pages.read(self._shared.session, "/api/v1/agents", "agents")
-        return any(socket.gethostname() in agent["addresses"] for agent in agents)
+        agents = self._shared.cluster.list_agents()
+        return any(socket.gethostname() in agent.document["addresses"] for agent in agents)
 
     def __enter__(self) -> Published:
         return self

@@ -3,53 +3,52 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from determined.cli.errors import CliError, talk
-from determined.cli.launched.nouns import Noun
+from determined.cli.launched.nouns import noun_of
 
 if TYPE_CHECKING:
-    from determined.common.api import Session
+    from determined.experimental._task import Task
 
 PATIENCE_S = 2.0
 """What takes longer is told, with the reason."""
 ASK_S = (0.05, 1.0)
 
 
-def wait(session: Session, noun: Noun, task_id: str) -> dict[str, Any]:
-    """The task's JSON once it is ready; says meanwhile what it waits for.
+def wait(task: Task) -> None:
+    """Waits until the task is ready; says meanwhile what it waits for.
 
     Raises CliError when it has ended.
     """
+    noun = noun_of(task)
     began = time.monotonic()
     told, delay = "", ASK_S[0]
     while True:
-        task: dict[str, Any] = session.get(f"{noun.path}/{task_id}")[noun.name]
-        state = task["state"]
-        if state == "STATE_RUNNING":
-            return task
-        if state in ("STATE_TERMINATED", "STATE_TERMINATING"):
-            why = f": {task['exitStatus']}" if task.get("exitStatus") else ""
+        task.reload()
+        if task.state == "RUNNING":
+            return
+        if task.state in ("TERMINATED", "TERMINATING"):
+            how = task.document.get("exitStatus")
             raise CliError(
-                f"{noun.title} {task_id} has ended{why}; its output: det {noun.word} logs {task_id}"
+                f"{noun.title} {task.id} has ended{f': {how}' if how else ''}; its output:"
+                f" det {noun.word} logs {task.id}"
             )
         if time.monotonic() - began > PATIENCE_S:
-            words = _reason(session, task)
+            words = _reason(task)
             if words != told:
-                talk(f"{noun.title} {task_id} waits: {words}")
+                talk(f"{noun.title} {task.id} waits: {words}")
                 told = words
         time.sleep(delay)
         delay = min(delay * 1.15, ASK_S[1])
 
 
-def _reason(session: Session, task: dict[str, Any]) -> str:
-    agent = (task.get("container") or {}).get("parent") or "its agent"
-    match task["state"]:
-        case "STATE_QUEUED":
-            why = session.get(f"/api/v1/job-queues/{task['jobId']}/explanation")
-            reasons = [one["reason"] for one in why.get("waiting") or ()]
-            return str(reasons[0]) if reasons else "for its slots"
-        case "STATE_WAITING":
+def _reason(task: Task) -> str:
+    agent = (task.document.get("container") or {}).get("parent") or "its agent"
+    match task.state:
+        case "QUEUED":
+            return task.waits_because() or "for its slots"
+        case "WAITING":
             return f"its server starts on agent {agent}"
         case _:
             return f"agent {agent} prepares it (files, packages, its image)"

@@ -18,15 +18,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import IO, TYPE_CHECKING
 
 from determined.cli.errors import CliError, talk
 from determined.common.printable import counted, one_line
 from determined.common.wire import returned
 
 if TYPE_CHECKING:
-    from determined.common.api import Session
+    from determined.experimental._task import Task
 
 LARGEST = returned.MOST_BYTES + returned.MOST_FILES * (16 << 10)
 """Bytes of an archive, with its headers, once it is unpacked."""
@@ -44,35 +43,34 @@ class Report:
     kept: dict[str, str] = field(default_factory=dict)
 
 
-def fetch(session: Session, task_id: str, directory: Path, *, told: bool = False) -> None:
+def fetch(task: Task, directory: Path, *, told: bool = False) -> None:
     """Brings them here, says what came, and drops them on the service. Says so when there are none.
 
     ``told``: what was left out was printed with the task's output.
 
     Raises CliError when they cannot be written: they are kept, and can be fetched again.
     """
-    path = f"/api/v1/tasks/{quote(task_id, safe='')}/returned-files"
-    facts: dict[str, Any] = session.get(path)
+    facts = task.returned_files()
     if not facts["ready"]:
         talk(
-            f"no files of task {task_id} are kept: it has not ended yet, or they were fetched before, or its"
+            f"no files of task {task.id} are kept: it has not ended yet, or they were fetched before, or its"
             " machine was lost"
         )
         return
     with tempfile.TemporaryFile() as packed:
-        with session.open(f"{path}/archive") as answer:
+        with task.open_returned_files() as answer:
             for piece in answer.iter_raw():
                 packed.write(piece)
         packed.seek(0)
         try:
-            found = unpack(packed, directory, f".from-{task_id[:8]}")
+            found = unpack(packed, directory, f".from-{task.id[:8]}")
         except (tarfile.TarError, EOFError, OSError, ValueError) as error:
             raise CliError(
-                f"the files of task {task_id} could not all be written into {directory}: {error}; when that"
-                f" is mended: det run --fetch {task_id}"
+                f"the files of task {task.id} could not all be written into {directory}: {error}; when that"
+                f" is mended: det run --fetch {task.id}"
             ) from error
     say(found, [] if told else facts["remarks"])
-    session.delete(path)
+    task.delete_returned_files()
 
 
 def say(found: Report, remarks: list[str]) -> None:

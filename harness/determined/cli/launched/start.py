@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,9 @@ from determined.cli.launched.publishing import with_ports
 from determined.cli.state import State
 
 if TYPE_CHECKING:
+    from determined.cli.launched.nouns import Noun
     from determined.expconf.tasks import TaskConfig
+    from determined.experimental._task import Task
 
 __all__ = [
     "ConfigFile",
@@ -145,18 +147,14 @@ def _mount(text: str) -> dict[str, str]:
 
 def send(
     shared: State,
-    plural: str,
+    noun: Noun,
     config: dict[str, Any],
     context: Path | None,
     includes: Iterable[Path] | None,
-    *,
-    more: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Launches the task; prints the service's warnings. Its answer."""
-    from determined.common.api import tasks
-
-    files = tasks.files_of(context, includes or ())
-    answer = tasks.TaskLaunch(plural, config, files, more=more or {}).send(shared.session)
-    for warning in tasks.warnings_of(answer):
+    **fields: Any,
+) -> Task:
+    """Launches the task, with further ``fields`` of its kind; prints the service's warnings."""
+    task = shared.tasks.launch_task(noun.kind, config, context, includes or (), **fields)
+    for warning in task.warnings:
         talk(f"warning: {warning}")
-    return answer
+    return task

@@ -1,15 +1,20 @@
-"""The options that choose log lines, and printing log lines."""
+"""The options that choose log lines, declared once for every command, and printing log lines."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import orjson
 import typer
 
 from determined.cli import completion, printing
+
+if TYPE_CHECKING:
+    from determined.experimental._logs import LogFilters
 
 Follow = Annotated[
     bool, typer.Option("-f", "--follow", help="keep printing until the trial ends, like tail -f")
@@ -66,22 +71,34 @@ Stdtypes = Annotated[
 ]
 
 
-def filters(
-    follow: bool,
-    head: int | None,
-    tail: int | None,
-    agent_id: list[str] | None,
-    container_id: list[str] | None,
-    rank_id: list[int] | None,
-    timestamp_before: str | None,
-    timestamp_after: str | None,
-    level: str | None,
-    source: list[str] | None,
-    stdtype: list[str] | None,
-    allocation_id: list[str] | None = None,
-) -> dict[str, Any]:
-    """The arguments for the SDK's ``_logs.iter_batches``. Raises a usage error for invalid options."""
-    from determined.experimental.client import LogLevel
+Batches = Iterable[Sequence[dict[str, Any]]]
+
+
+class Chosen(NamedTuple):
+    """The log lines that the options choose, and how they are printed."""
+
+    follow: bool
+    json: bool
+    filters: LogFilters
+
+
+def _chosen(
+    follow: Follow = False,
+    json: JsonLines = False,
+    head: Head = None,
+    tail: Tail = None,
+    agent_id: AgentIds = None,
+    container_id: ContainerIds = None,
+    rank_id: RankIds = None,
+    timestamp_before: Before = None,
+    timestamp_after: After = None,
+    level: Level = None,
+    source: Sources = None,
+    stdtype: Stdtypes = None,
+    allocation_id: AllocationIds = None,
+) -> Chosen:
+    """Raises a usage error for options that exclude each other, and for an unknown level."""
+    from determined.experimental._enums import LogLevel
 
     if head is not None and tail is not None:
         raise typer.BadParameter("give --head or --tail, not both")
@@ -92,8 +109,7 @@ def filters(
         except KeyError:
             names = ", ".join(known.name for known in LogLevel)
             raise typer.BadParameter(f"--level {level!r}: must be one of {names}") from None
-    return {
-        "follow": follow,
+    filters: LogFilters = {
         "head": head,
         "tail": tail,
         "agent_ids": agent_id,
@@ -106,9 +122,43 @@ def filters(
         "stdtypes": stdtype,
         "allocation_ids": allocation_id,
     }
+    return Chosen(follow, json, filters)
 
 
-def show(batches: Iterable[Sequence[dict[str, Any]]], json: bool) -> None:
+def options(*, allocations: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options that choose log lines; its parameter ``chosen`` gets what they say.
+
+    ``allocations``: also ``--allocation-id``, for tasks that may have several.
+    """
+    added = dict(inspect.signature(_chosen, eval_str=True).parameters)
+    if not allocations:
+        del added["allocation_id"]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_options(**given: Any) -> None:
+            values = {name: given.pop(name) for name in added}
+            command(**given, chosen=_chosen(**values))
+
+        own = inspect.signature(command, eval_str=True)
+        kept = [one for name, one in own.parameters.items() if name != "chosen"]
+        # typer reads the options from here.
+        shown = own.replace(parameters=[*kept, *added.values()])
+        with_options.__signature__ = shown  # type: ignore[attr-defined]
+        with_options.__annotations__ = {
+            name: one.annotation for name, one in shown.parameters.items()
+        }
+        return with_options
+
+    return decorate
+
+
+def show(read: Callable[..., Batches], chosen: Chosen) -> None:
+    """Prints the chosen entries. ``read``: the SDK's ``iter_log_batches`` of a trial or task."""
+    write(read(chosen.follow, **chosen.filters), chosen.json)
+
+
+def write(batches: Batches, json: bool) -> None:
     """Prints log entries as they arrive, each time those that arrived together.
 
     Colours stay, on a terminal and in a pipe; other control characters are shown as text. The entries as

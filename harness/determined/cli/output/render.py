@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import orjson
 
@@ -17,6 +17,15 @@ from determined.cli.output import tables
 from determined.common.printable import FORMULAS
 
 Record = Mapping[str, Any]
+
+
+class Noun(Protocol):
+    """An object of the SDK."""
+
+    @property
+    def document(self) -> Record:
+        """The service's JSON."""
+
 
 LINES_IN_LISTS = 3
 LINES_IN_DESCRIPTIONS = 10
@@ -57,7 +66,7 @@ class Section:
 
 def show(
     columns: Sequence[Column],
-    records: Iterable[Record],
+    records: Iterable[Record | Noun],
     fmt: Format,
     *,
     document: Any = None,
@@ -69,7 +78,7 @@ def show(
     ``what`` names the records in the plural: a table is followed by a message with their number, and with
     the number of all if ``records`` is a part of a list (``pages.Listing``).
     """
-    listed = list(records)
+    listed = [one if isinstance(one, Mapping) else one.document for one in records]
     shown = listed if document is None else document
     if fmt is Format.TABLE:
         _write_table(Section("", columns, listed), file or sys.stdout, LINES_IN_LISTS, is_list=True)

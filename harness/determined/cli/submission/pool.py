@@ -45,21 +45,17 @@ def ask(planned: Submission, resources: dict[str, Any], shared: State) -> dict[s
 def _refusal(planned: Submission, shared: State) -> str | None:
     from determined.common.api import errors
 
-    # Without the files: the check does not need them, and they may be large.
-    body = {name: value for name, value in planned.body().items() if name != "modelDefinition"}
     try:
-        shared.session.post("/api/v1/experiments", json={**body, "validateOnly": True})
+        planned.validate(shared.session)
     except errors.BadRequestException as error:
         return error.message
     return None
 
 
 def _slots(resources: dict[str, Any], shared: State) -> dict[str, Any]:
-    from determined.common.api import pages
-
     pool = resources["resource_pool"]
     if not pool:
-        pools = pages.read(shared.session, "/api/v1/resource-pools", "resourcePools")
+        pools = shared.cluster.list_resource_pools()
         pool = next((one["name"] for one in pools if one.get("defaultComputePool")), "default")
     sizes = list(_agents(pool, shared))
     each = resources["slots_per_trial"]
@@ -74,9 +70,7 @@ def _slots(resources: dict[str, Any], shared: State) -> dict[str, Any]:
 
 def _agents(pool: str, shared: State) -> Iterator[tuple[int, int]]:
     """The number of slots and of free slots of each agent of the pool that takes work."""
-    from determined.common.api import pages
-
-    for agent in pages.read(shared.session, "/api/v1/agents", "agents"):
+    for agent in (one.document for one in shared.cluster.list_agents()):
         if pool not in (agent.get("resourcePools") or ()) or agent.get("draining"):
             continue
         if agent.get("state") != "STATE_ALIVE":

@@ -27,10 +27,7 @@ def preview(config: Mapping[str, Any], seed: int, shared: State, source: str) ->
     needed = {name: config[name] for name in _SECTIONS}
     local = _installed()
     if local is None:
-        body = {"config": needed, "seed": seed}
-        answer: dict[str, Any] = shared.session.post("/api/v1/preview-hp-search", json=body)
-        found: dict[str, Any] = answer["preview"]
-        return found
+        return shared.cluster.preview_search(needed, seed)
     try:
         return dict(local(needed, seed).to_json())
     except Exception as error:

@@ -73,14 +73,14 @@ def train_one_batch(
     experiment = submit.send(submission, shared)
     talk(f"test: experiment {experiment.id} trains one trial of one batch first")
     try:
-        reason = _outcome(experiment, shared, "max_length" in _searcher(planned), sleep)
+        reason = _outcome(experiment, "max_length" in _searcher(planned), sleep)
     except KeyboardInterrupt:
         experiment.kill()
         talk(f"\nkilled the test, experiment {experiment.id}; nothing else was submitted")
         raise typer.Exit(130) from None
     experiment.archive()
     if reason is not None:
-        _show_logs(experiment, shared)
+        _show_logs(experiment)
         raise CliError(
             f"the test failed, so nothing else was submitted: {reason}"
             f" (details: det e describe {experiment.id})"
@@ -94,18 +94,17 @@ def _searcher(submission: Submission) -> dict[str, Any]:
 
 
 def _outcome(
-    experiment: Experiment, shared: State, is_bounded: bool, sleep: Callable[[float], None]
+    experiment: Experiment, is_bounded: bool, sleep: Callable[[float], None]
 ) -> str | None:
     """The reason for which the test failed; None if it passed."""
     from determined.common.api.patience import patiently
 
-    path = f"/api/v1/experiments/{experiment.id}"
     enough = False
     while True:
         # The experiment is read first: if it has ended, its trials have ended too.
-        found = patiently(lambda: shared.session.get(path))["experiment"]
-        trials = patiently(lambda: shared.session.get(f"{path}/trials"))["trials"]
-        state = f.state(found["state"])
+        patiently(experiment.reload)
+        trials = [trial.document for trial in patiently(experiment.list_trials)]
+        state = str(experiment.state)
         if state in ("COMPLETED", "CANCELED", "ERROR"):
             break
         if not is_bounded and not enough and any(t.get("latestValidation") for t in trials):
@@ -117,13 +116,12 @@ def _outcome(
         return failed[0].get("reason") or "no reason was recorded"
     if state == "COMPLETED" or enough:
         return None
-    return found.get("reason") or f"the experiment ended {state}"
+    return experiment.document.get("reason") or f"the experiment ended {state}"
 
 
-def _show_logs(experiment: Experiment, shared: State) -> None:
+def _show_logs(experiment: Experiment) -> None:
     from determined.cli.following import explanation
 
-    trials = list(shared.session.get(f"/api/v1/experiments/{experiment.id}/trials")["trials"])
-    for failure in explanation.read(shared.session, experiment.id, trials)["failures"]:
+    for failure in explanation.read(experiment, experiment.list_trials())["failures"]:
         for line in failure["lastLogs"] or ():
             talk(f"  {line}")

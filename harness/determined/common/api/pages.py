@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from determined.common.api.session import Session
 
 PAGE_SIZE = 200
+
+Item = TypeVar("Item")
+Other = TypeVar("Other")
+
+
+class Listing(Iterator[Item], Generic[Item]):
+    """The items of a list, one at a time."""
+
+    def __init__(self, items: Iterator[Item], pages: _Pages) -> None:
+        self._items = items
+        self._pages = pages
+
+    @property
+    def total(self) -> int | None:
+        """How many items the whole list has; None until the service has said so."""
+        return self._pages.total
+
+    def each(self, make: Callable[[Item], Other]) -> Listing[Other]:
+        """The same list, with ``make(item)`` for each item."""
+        return Listing(map(make, self._items), self._pages)
+
+    def __next__(self) -> Item:
+        return next(self._items)
+
+
+class _Pages:
+    """What the pages of one list have said so far."""
+
+    total: int | None = None
 
 
 def read(
@@ -19,29 +48,17 @@ def read(
     offset: int = 0,
     limit: int | None = None,
     page_size: int = PAGE_SIZE,
-) -> Listing:
+) -> Listing[dict[str, Any]]:
     """The items of ``GET path`` from number ``offset`` on, at most ``limit`` (None: all), one at a time.
-    The next page is requested when it is needed. ``key`` names the list in the answer.
+    The next page is requested when it is needed. ``key`` names the list in the answer. A negative ``offset``
+    counts from the end.
     """
-    listing = Listing()
-    listing._items = _read(listing, session, path, key, params, offset, limit, page_size)
-    return listing
-
-
-class Listing(Iterator[dict[str, Any]]):
-    """The items of a list, one at a time."""
-
-    total: int | None = None
-    """How many items the whole list has, if the service has said so."""
-
-    _items: Iterator[dict[str, Any]]
-
-    def __next__(self) -> dict[str, Any]:
-        return next(self._items)
+    pages = _Pages()
+    return Listing(_read(pages, session, path, key, params, offset, limit, page_size), pages)
 
 
 def _read(
-    listing: Listing,
+    pages: _Pages,
     session: Session,
     path: str,
     key: str,
@@ -57,8 +74,10 @@ def _read(
         answer = session.get(path, params={**given, "offset": offset, "limit": wanted})
         items = answer.get(key) or []
         total = (answer.get("pagination") or {}).get("total")
-        listing.total = total
+        pages.total = total
         yield from items
+        if offset < 0:
+            offset = max(0, (total or 0) + offset)
         offset += len(items)
         if left is not None:
             left -= len(items)

@@ -11,7 +11,7 @@ from typing import Any
 from determined.common.api.session import Session
 
 # Packing and storing take a while if the context directory is large.
-_TIMEOUT_S = 300.0
+TIMEOUT_S = 300.0
 KILLED_BY_SIGNAL = 128
 
 
@@ -39,7 +39,7 @@ class TaskLaunch:
             **self.more,
         }
         given = {name: value for name, value in body.items() if value is not None}
-        return dict(session.post(f"/api/v1/{self.plural}", json=given, timeout=_TIMEOUT_S))
+        return dict(session.post(f"/api/v1/{self.plural}", json=given, timeout=TIMEOUT_S))
 
 
 def files_of(
