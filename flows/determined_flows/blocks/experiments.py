@@ -15,7 +15,7 @@ from prefect.logging import get_run_logger
 
 from determined.common.api import Session
 from determined.experimental._determined import Determined
-from determined.experimental._submission import Submission, plan, read_config
+from determined.experimental._submission import Submission, plan
 from determined_flows.blocks import keys
 from determined_flows.blocks.cluster import HERE, DeterminedCluster
 from determined_flows.blocks.results import Checkpoint, Experiment, ExperimentFailed
@@ -125,7 +125,7 @@ def _submit(
     includes: tuple[str | Path, ...],
     cached: bool,
 ) -> Experiment:
-    planned = plan(read_config(config), model_dir, includes)
+    planned = plan(config, model_dir, includes)
     if not cached:
         return submit_planned(session, planned)
     content = _content(planned)

@@ -98,7 +98,7 @@ async def evaluate(
         {"evaluate": function, "checkpoints": {"challenger": checkpoint}},
     )
     with cluster.session() as session:
-        planned = plan(read_config(given), model_dir, includes)
+        planned = plan(given, model_dir, includes)
         made = await asyncio.to_thread(submit_planned, session, planned)
         await wait_until_ended(session, made.id, check=True)
         return await asyncio.to_thread(_scores, session, made.id, checkpoint)

@@ -56,26 +56,28 @@ def run(
     If no cluster answers, one is started on this machine and left running. Ctrl-C detaches from the
     experiment, which keeps running.
     """
-    overrides = list(config or ())
     if sum([paused, test_mode, dry_run]) > 1:
         raise typer.BadParameter("give only one of --paused, --test-mode and --dry-run")
-    named = None if name is None else lambda data: {**data, "name": name}
-    planned = submit.plan(
-        config_file, model_dir, include, overrides, change=named, activate=not paused
+    from determined.experimental import _submission
+
+    shared = state(ctx)
+    planned = _submission.plan(
+        config_file,
+        model_dir,
+        include or (),
+        overrides=config or (),
+        change=None if name is None else lambda data: {**data, "name": name},
+        activate=not paused,
     )
     wrong = entrypoint.missing(planned, config_file, model_dir)
-    if wrong is not None:
-        if not dry_run:
-            raise CliError(wrong)
-        talk(f"warning: {wrong}")
+    if wrong is not None and not dry_run:
+        raise CliError(wrong)
     if dry_run:
-        _show_plan(planned, state(ctx), json)
+        if wrong is not None:
+            talk(f"warning: {wrong}")
+        _show_plan(planned, shared, json)
         return
-    shared = state(ctx)
-    ensure_cluster(shared)
-    if test_mode:
-        train_one_batch(planned, shared)
-    experiment = submit.send(planned, shared)
+    experiment = _send(planned, shared, test_mode)
     if paused:
         talk(
             f"submitted {experiment.name!r}, paused; start it with: det e activate {experiment.id}"
@@ -88,6 +90,14 @@ def run(
         return
     talk(f"submitted experiment {experiment.id} ({experiment.name})")
     _follow(shared, experiment, json)
+
+
+def _send(planned: Submission, shared: State, test_mode: bool) -> Experiment:
+    """Submits it, to a cluster that is started if none answers, after one trial of one batch if wanted."""
+    ensure_cluster(shared)
+    if test_mode:
+        train_one_batch(planned, shared)
+    return submit.send(planned, shared)
 
 
 def _follow(shared: State, experiment: Experiment, json: bool) -> None:

@@ -150,7 +150,7 @@ def create(
 def _planned(config: Any, model_dir: Path | None) -> Any:
     from determined.experimental import _submission
 
-    return _submission.plan(_submission.read_config(config), model_dir, ())
+    return _submission.plan(config, model_dir)
 
 
 def _read(file: Path) -> tuple[dict[str, Any], str, Any]:

@@ -154,7 +154,7 @@ class Determined(TaskVerbs, ClusterVerbs, RetrainingVerbs):
         from determined.experimental import _submission
 
         submission = _submission.plan(
-            _submission.read_config(config),
+            config,
             model_dir,
             includes or (),
             project_id=project_id,

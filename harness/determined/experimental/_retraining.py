@@ -137,8 +137,7 @@ class RetrainingVerbs:
         """
         from determined.experimental import _submission
 
-        submission = _submission.plan(_submission.read_config(config), model_dir, ())
-        return self.send_retraining(model, plan, submission)
+        return self.send_retraining(model, plan, _submission.plan(config, model_dir))
 
     def send_retraining(
         self, model: str | int, plan: Mapping[str, Any], submission: Submission

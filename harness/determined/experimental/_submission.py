@@ -6,7 +6,7 @@ A plan is complete before anything is sent. A dry run shows the plan and does no
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,25 +156,31 @@ class Submission:
 
 
 def plan(
-    config: ConfigText,
+    config: str | Path | dict[str, Any],
     model_dir: str | Path | None,
-    includes: Iterable[str | Path],
+    includes: Iterable[str | Path] = (),
     *,
+    overrides: Iterable[str] = (),
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     project_id: int | None = None,
     template: str | None = None,
     parent_id: int | None = None,
     activate: bool = True,
 ) -> Submission:
-    """Checks the configuration as far as possible without the service, and packs the files.
+    """Reads the configuration, checks it as far as possible without the service, and packs the files.
 
-    Raises ConfigError and ContextError.
+    ``config`` is a YAML file, a mapping, or YAML text. ``overrides`` are ``a.b.c=value`` texts, ``change`` is
+    what else is made of the configuration. Raises ConfigError and ContextError.
     """
     from determined import expconf
 
+    given = read_config(config).override(overrides)
+    if change is not None:
+        given = given.changed(change(given.document.data))
     if template is None:
-        expconf.check(config.document)
+        expconf.check(given.document)
     else:
         # Only the service knows the fields of the template.
-        expconf.validate(config.document, complete=False)
+        expconf.validate(given.document, complete=False)
     items = context.pack(model_dir, includes)
-    return Submission(config, items, project_id, template, parent_id, activate)
+    return Submission(given, items, project_id, template, parent_id, activate)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from determined.cli.submission import entrypoint, submit
+from determined.cli.submission import entrypoint
+from determined.experimental import _submission
 from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import CONFIG, FakeService
 
@@ -28,7 +29,7 @@ def said(tmp_path: Path, words: str, more: str = "", folder: bool = True) -> str
     config = tmp_path / "c.yaml"
     config.write_text(TEXT.format(words) + more)
     given = model if folder else None
-    return entrypoint.missing(submit.plan(config, given, (), ()), config, given)
+    return entrypoint.missing(_submission.plan(config, given), config, given)
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,15 @@ def create(
             "--local goes with --test, and without --template: it trains one batch of a trial class here,"
             " without a cluster"
         )
+    from determined.experimental import _submission
+
     shared = state(ctx)
     with Published(publish or (), shared) as ports:
-        planned = submit.plan(
+        planned = _submission.plan(
             config_file,
             model_def,
-            include,
-            config,
+            include or (),
+            overrides=config or (),
             change=(lambda data: with_ports(data, ports.ports)) if publish else None,
             template=template,
             project_id=project_id,

@@ -1,10 +1,8 @@
-"""Turning the command line's arguments into a submitted experiment."""
+"""Sending a planned submission."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from determined.cli.errors import talk
 from determined.cli.state import State
@@ -12,26 +10,6 @@ from determined.cli.state import State
 if TYPE_CHECKING:
     from determined.experimental import Experiment
     from determined.experimental._submission import Submission
-
-
-def plan(
-    config_file: Path,
-    model_dir: Path | None,
-    includes: Iterable[Path] | None,
-    overrides: Iterable[str] | None,
-    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-    **options: Any,
-) -> Submission:
-    """Checks the configuration and packs the files. ``change`` is what options make of the configuration.
-
-    ``options`` are those of :func:`determined.experimental._submission.plan`.
-    """
-    from determined.experimental import _submission
-
-    config = _submission.read_config(config_file).override(overrides or ())
-    if change is not None:
-        config = config.changed(change(config.document.data))
-    return _submission.plan(config, model_dir, includes or (), **options)
 
 
 def send(submission: Submission, shared: State) -> Experiment:
