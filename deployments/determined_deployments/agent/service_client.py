@@ -11,7 +11,7 @@ import httpx
 import orjson
 
 from determined.common.api import errors
-from determined.common.api.session import error_message
+from determined.common.api.session import failure
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
 from determined.common.wire.agents import Registered, Registration, SignOff, Work, WorkRequest
@@ -53,7 +53,7 @@ class ServiceClient:
                 f"no answer from the service at {self.url}: {error or type(error).__name__}"
             ) from error
         if answer.status_code >= 400:
-            raise errors.from_status(answer.status_code, error_message(answer))
+            raise failure(answer)
         return answer
 
     async def get_bytes(self, path: str) -> bytes:

@@ -247,21 +247,13 @@ def _shake_hands(sock: _Socket, netloc: str, prefix: str, token: str | None, key
         while len(rest) < length and (piece := sock.recv(PIECE)):
             rest += piece
         sock.close()
-        raise errors.from_status(status, _message(rest) or first)
+        raise errors.of_answer(status, rest or first.encode())
     expected = base64.b64encode(hashlib.sha1(nonce + _GUID, usedforsecurity=False).digest())
     if headers.get("sec-websocket-accept", "").encode() != expected:
         sock.close()
         raise OSError("what answers there is no websocket")
     sock.settimeout(None)
     return Tunnel(sock, rest)
-
-
-def _message(body: bytes) -> str:
-    import json
-
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        return str(json.loads(body)["message"])
-    return ""
 
 
 def join(

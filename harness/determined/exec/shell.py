@@ -13,13 +13,12 @@ import signal
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from determined.common.forking.process import tied_to_parent
+from determined.common.service_link import ServiceLink
 from determined.common.wire import shells
 from determined.exec import _sshd
 from determined.exec._terminals import Program, Terminals
@@ -62,34 +61,15 @@ class Service:
 
     def _put(self, path: str, content: dict[str, Any]) -> int:
         """The answer's status; 0: there is none."""
-        if self._master.startswith("https:"):
-            return self._put_by_tls(path, content)
-        # The usual client takes longer to import than all the rest of a shell's start.
-        import json
-
-        request = urllib.request.Request(
-            self._master + path,
-            json.dumps(content).encode(),
-            {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
-            method="PUT",
-        )
         try:
-            with urllib.request.urlopen(request, timeout=REPORT_SECONDS) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-        except (OSError, ValueError):
-            return 0
+            with ServiceLink(self._master, self._token) as link:
+                link.put(path, content)
+        except Exception as error:
+            # Imported here: before a failure nothing of the client is.
+            from determined.common.api import errors
 
-    def _put_by_tls(self, path: str, content: dict[str, Any]) -> int:
-        from determined.common.api import Session, errors
-
-        try:
-            with Session(
-                self._master, self._token, timeout=REPORT_SECONDS, max_retries=0
-            ) as session:
-                session.put(path, json=content)
-        except errors.APIException as error:
+            if not isinstance(error, errors.APIException):
+                raise
             return error.status_code or 0
         return 200
 

@@ -52,3 +52,34 @@ def test_a_part_imports_only_what_is_below_it(part: str) -> None:
 def test_every_package_without_commands_is_listed() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert packages - {"experiment"} == {part for part in MAY_IMPORT if "." not in part}
+
+
+CALLS = {"get", "post", "put", "patch", "delete", "request", "stream", "stream_batches", "open"}
+# What must ask in its own way: within a second, without a login, of a service that is not ready.
+ASK_THEMSELVES = {"completion.py", "state.py", "tunnel.py", "doctor/examine.py"}
+
+
+def _asks_the_service(file: Path) -> bool:
+    """Whether a method of a session is called in it: ``session.get(…)``, ``shared.session.post(…)``."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of = node.func.value
+            name = of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")
+            if node.func.attr in CALLS and name.endswith("session"):
+                return True
+    return False
+
+
+def test_commands_ask_the_service_through_the_sdk() -> None:
+    asking = {
+        path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if _asks_the_service(path)
+    }
+    assert asking == ASK_THEMSELVES
+
+
+def test_a_call_past_the_sdk_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text("def f(ctx):\n    state(ctx).session.post('/api/v1/x', json={})\n")
+    assert _asks_the_service(file)
+    file.write_text("def f(ctx):\n    state(ctx).client.get_trial(3)\n")
+    assert not _asks_the_service(file)

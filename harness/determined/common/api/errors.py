@@ -73,3 +73,41 @@ def from_status(status_code: int, message: str) -> APIException:
     }
     default = BadRequestException if 400 <= status_code < 500 else APIException
     return kinds.get(status_code, default)(message, status_code)
+
+
+def of_answer(
+    status_code: int, body: bytes, content_type: str = "", address: str = ""
+) -> APIException:
+    """The exception for an error answer: the one place where refusals of the service are read.
+
+    The message is the text of ``{"error": {"error": …}}`` or ``{"message": …}``, else the body. A page for
+    browsers with a status 4xx comes from another program at ``address``: the service answers programs with
+    JSON.
+    """
+    is_page = content_type.startswith("text/html")
+    if is_page and 400 <= status_code < 500:
+        return BadResponseException(
+            f"another program than the service answers at {address}: HTTP {status_code} with a page for"
+            " browsers; check the port of the address",
+            status_code,
+        )
+    return from_status(status_code, _message(status_code, body, is_page))
+
+
+def _message(status_code: int, body: bytes, is_page: bool) -> str:
+    import orjson
+
+    text = body.decode(errors="replace")
+    try:
+        document = orjson.loads(body)
+    except ValueError:
+        # A page for browsers is not repeated.
+        return f"HTTP {status_code}" if is_page else text.strip() or f"HTTP {status_code}"
+    if isinstance(document, dict):
+        error = document.get("error")
+        if isinstance(error, dict):
+            error = error.get("error") or error.get("message") or error.get("reason")
+        found = error or document.get("message") or document.get("detail")
+        if found:
+            return str(found)
+    return text

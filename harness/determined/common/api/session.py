@@ -61,41 +61,11 @@ def _encoded(content: Any) -> bytes:
         ) from None
 
 
-def error_message(response: httpx.Response) -> str:
-    """The text of an error answer: ``{"error": {"error": …}}``, ``{"message": …}`` or the body.
-
-    A page for browsers is not repeated.
-    """
-    try:
-        body = orjson.loads(response.content)
-    except ValueError:
-        text = response.text.strip()
-        return f"HTTP {response.status_code}" if not text or _is_page(response) else text
-    if isinstance(body, dict):
-        error = body.get("error")
-        if isinstance(error, dict):
-            error = error.get("error") or error.get("message") or error.get("reason")
-        found = error or body.get("message") or body.get("detail")
-        if found:
-            return str(found)
-    return response.text
-
-
-def _is_page(response: httpx.Response) -> bool:
-    """Whether it is an HTML page. The service answers requests of programs with JSON."""
-    return response.headers.get("Content-Type", "").startswith("text/html")
-
-
-def _failure(response: httpx.Response) -> errors.APIException:
+def failure(response: httpx.Response) -> errors.APIException:
     """The exception for an error answer."""
-    if _is_page(response) and 400 <= response.status_code < 500:
-        url = response.request.url.copy_with(raw_path=b"/")
-        return errors.BadResponseException(
-            f"another program than the service answers at {str(url).rstrip('/')}: HTTP"
-            f" {response.status_code} with a page for browsers; check the port of the address",
-            response.status_code,
-        )
-    return errors.from_status(response.status_code, error_message(response))
+    address = str(response.request.url.copy_with(raw_path=b"/")).rstrip("/")
+    content_type = response.headers.get("Content-Type", "")
+    return errors.of_answer(response.status_code, response.content, content_type, address)
 
 
 def _streamed_error(error: Any) -> errors.APIException:
@@ -259,11 +229,12 @@ class Session:
         params: Mapping[str, Any] | None = None,
         json: Any = None,
         content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         max_retries: int | None = None,
     ) -> httpx.Response:
         """One call; ``json`` is encoded with NaN refused (send such metrics as strings)."""
-        headers = {}
+        headers = dict(headers or {})
         if json is not None:
             content = _encoded(json)
             headers["Content-Type"] = "application/json"
@@ -296,7 +267,7 @@ class Session:
                     return httpx.Response(204, request=response.request)
                 perhaps_done = True
                 if last or response.status_code not in RETRY_STATUSES:
-                    raise _failure(response)
+                    raise failure(response)
             if attempt == SAID_AFTER:
                 logger.warning(
                     "no answer from the service at %s: trying again for some minutes", self.master
@@ -359,10 +330,10 @@ class Session:
             ) as response:
                 if response.status_code >= 400:
                     response.read()
-                    failure = _failure(response)
+                    refusal = failure(response)
                     if response.status_code in away:
-                        raise errors.MasterNotFoundException(failure.message)
-                    raise failure
+                        raise errors.MasterNotFoundException(refusal.message)
+                    raise refusal
                 yield response
         except httpx.TransportError as error:
             raise errors.MasterNotFoundException(
