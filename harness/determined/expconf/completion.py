@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from determined.expconf import merging, rules
+from determined.expconf import legacy, merging, rules
 from determined.expconf.document import Document
 from determined.expconf.logs import BUILT_IN
 from determined.expconf.names import experiment_name
@@ -50,10 +50,12 @@ def complete(
     if not only_preview:
         own += rules.masked(document.data)
     problems: list[Problem] = []
-    for layer in filter(lambda layer: layer.data, (under, lowest)):
-        problems += located(examine(layer.data, complete=False)[1], layer)
+    for layer in (under, lowest):
+        wrong = examine(layer.data, complete=False)[1] if layer.data else []
+        problems += located(wrong, layer) if wrong else []
 
-    merged = merging.merge(document.data, under.data, lowest.data)
+    layers = [legacy.shim(layer.data) for layer in (document, under, lowest)]
+    merged = merging.overlaid(*layers)
     _fill(merged, seed, name_factory or experiment_name)
     model, found = examine(merged, complete=True)
     found += rules.novelty(merged, unmanaged=unmanaged)
@@ -61,9 +63,8 @@ def complete(
         # A malformed value was already reported at its place in its own file.
         said = {(finding.path, finding.kind) for finding in examine(merged, complete=False)[1]}
         found = [finding for finding in found if (finding.path, finding.kind) not in said]
-    problems = located([*own, *found], document) + problems
-    if problems or model is None:
-        raise ConfigError(problems)
+    if own or found or problems or model is None:
+        raise ConfigError(located([*own, *found], document) + problems)
     return model.model_dump(mode="json")
 
 

@@ -28,10 +28,15 @@ def merge(
         A new mapping in today's form (older forms are rewritten first), without nulls where null
         means "not given".
     """
-    merged = legacy.shim(config)
-    for below in (template, defaults):
-        if below is not None:
-            merged = _over(merged, legacy.shim(below), ())
+    lower = (legacy.shim(below) for below in (template, defaults) if below is not None)
+    return overlaid(legacy.shim(config), *lower)
+
+
+def overlaid(config: dict[str, Any], *lower: dict[str, Any]) -> dict[str, Any]:
+    """:func:`merge` of layers that are in today's form already, the upper one first."""
+    merged = config
+    for below in lower:
+        merged = _over(merged, below, ())
     return merged
 
 

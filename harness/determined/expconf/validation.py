@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal, overload
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from determined.common.wire import limits
 from determined.expconf import paths, rules, translate
@@ -64,7 +65,7 @@ def examine(
 ) -> tuple[ExperimentConfig | None, list[Finding]]:
     """Find all mistakes in plain data; also returns the model if the fields are valid."""
     config, found = _examine_once(data, complete=complete)
-    repaired = translate.repaired(data, found)
+    repaired = translate.repaired(data, found) if found else None
     if repaired is not None:
         # A misspelled name of a searcher or storage must not hide the mistakes in its fields.
         said = {finding.path for finding in found}
@@ -82,7 +83,10 @@ def _examine_once(
     except ValidationError as error:
         # Nobody reads more; describing each takes a millisecond.
         errors = error.errors(include_url=False)[: limits.CONFIG_PROBLEMS]
-    found = [*translate.findings(errors, data), *rules.consistency(data)]
+    if not complete:
+        errors = [error for error in errors if not _is_surely_later(error)]
+    found = translate.findings(errors, data) if errors else []
+    found += rules.consistency(data)
     if complete:
         found += rules.completeness(data)
     else:
@@ -110,6 +114,15 @@ def located(found: list[Finding], document: Document) -> list[Problem]:
         if finding.kind != MISSING or paths.render(finding.path) not in misspelled
     ]
     return sorted(problems, key=lambda problem: problem.line or 0)
+
+
+def _is_surely_later(error: ErrorDetails) -> bool:
+    """Whether :func:`_may_come_later` says so of the error's finding, whatever the file's form: a valid file
+    that leaves fields to the cluster has such errors, and to describe them takes longer than to find them.
+    """
+    place = error["loc"]
+    within = len(place) > 1 and place[0] in _WHOLE
+    return error["type"] == MISSING and not within and not any(isinstance(s, int) for s in place)
 
 
 def _may_come_later(finding: Finding) -> bool:
