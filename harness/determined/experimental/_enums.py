@@ -11,6 +11,12 @@ class _State(Enum):
     def __str__(self) -> str:
         return self.name
 
+    @classmethod
+    def _missing_(cls, value: object) -> _State | None:
+        """A state that only a newer service knows is UNSPECIFIED: what else it says can be read."""
+        known = isinstance(value, str) and value.startswith("STATE_")
+        return cls.__members__.get("UNSPECIFIED") if known else None
+
 
 class ExperimentState(_State):
     """An experiment's state. QUEUED, PULLING, STARTING and RUNNING are more precise than ACTIVE."""

@@ -350,3 +350,18 @@ def test_the_first_trials_logs_are_the_experiments(
     every = lines(service)
     service.experiments[1] = experiment()
     assert list(client.get_experiment(1).logs(head=1)) == every[:1]
+
+
+def test_a_state_of_a_newer_service_is_unspecified(
+    client: Determined, service: FakeService
+) -> None:
+    service.experiments[1] = experiment(state="DREAMING")
+    service.trials[1] = [trial(3, "DREAMING")]
+    (found,) = client.list_experiments()
+    assert (found.state, found.document["state"]) == (
+        ExperimentState.UNSPECIFIED,
+        "STATE_DREAMING",
+    )
+    assert client.get_trial(3).state is TrialState.UNSPECIFIED
+    with pytest.raises(ValueError, match="COMPLETED"):
+        ExperimentState("COMPLETED")
