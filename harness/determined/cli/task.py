@@ -85,7 +85,7 @@ def list_tasks(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None
 
 @app.command("logs")
 @log_lines.options(allocations=True)
-def logs(ctx: typer.Context, task_id: TaskId, chosen: log_lines.Chosen) -> None:
+def logs(ctx: typer.Context, task_id: TaskId, chosen: log_lines.ChosenLines) -> None:
     """Print the output of a task of any kind."""
     log_lines.show(_reference(ctx, task_id).iter_log_batches, chosen)
 

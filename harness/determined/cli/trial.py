@@ -122,7 +122,7 @@ def describe(
 
 @app.command("logs")
 @log_lines.options()
-def logs(ctx: typer.Context, trial_id: TrialId, chosen: log_lines.Chosen) -> None:
+def logs(ctx: typer.Context, trial_id: TrialId, chosen: log_lines.ChosenLines) -> None:
     """Print a trial's logs."""
     log_lines.show(_reference(ctx, trial_id).iter_log_batches, chosen)
 

@@ -29,6 +29,27 @@ def _frame(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> pd.DataFra
     return found.reindex(columns=[*columns, *more]).set_index(columns[0])
 
 
+_TRIALS = (
+    "trial_id",
+    "state",
+    "steps_completed",
+    "restarts",
+    "searcher_metric",
+    "start_time",
+    "end_time",
+)
+_REPORTS = ("trial_id", "trial_run_id", "steps_completed", "end_time")
+_CHECKPOINTS = (
+    "uuid",
+    "trial_id",
+    "steps_completed",
+    "state",
+    "report_time",
+    "bytes",
+    "searcher_metric",
+)
+
+
 def of_trials(trials: Iterable[Trial]) -> pd.DataFrame:
     """See :meth:`Experiment.trials_dataframe`."""
     rows = (
@@ -44,18 +65,7 @@ def of_trials(trials: Iterable[Trial]) -> pd.DataFrame:
         }
         for trial in trials
     )
-    return _frame(
-        rows,
-        (
-            "trial_id",
-            "state",
-            "steps_completed",
-            "restarts",
-            "searcher_metric",
-            "start_time",
-            "end_time",
-        ),
-    )
+    return _frame(rows, _TRIALS)
 
 
 def of_reports(reports: Iterable[TrialMetrics]) -> pd.DataFrame:
@@ -70,7 +80,7 @@ def of_reports(reports: Iterable[TrialMetrics]) -> pd.DataFrame:
         }
         for report in reports
     )
-    return _frame(rows, ("trial_id", "trial_run_id", "steps_completed", "end_time"))
+    return _frame(rows, _REPORTS)
 
 
 def of_checkpoints(checkpoints: Iterable[Checkpoint]) -> pd.DataFrame:
@@ -90,18 +100,7 @@ def of_checkpoints(checkpoints: Iterable[Checkpoint]) -> pd.DataFrame:
         }
         for checkpoint in checkpoints
     )
-    return _frame(
-        rows,
-        (
-            "uuid",
-            "trial_id",
-            "steps_completed",
-            "state",
-            "report_time",
-            "bytes",
-            "searcher_metric",
-        ),
-    )
+    return _frame(rows, _CHECKPOINTS)
 
 
 def _validation(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
 
     @app.command("logs", help=f"Print the output of a {title}.")
     @log_lines.options(allocations=True)
-    def logs(ctx: typer.Context, task_id: TaskId, chosen: log_lines.Chosen) -> None:
+    def logs(ctx: typer.Context, task_id: TaskId, chosen: log_lines.ChosenLines) -> None:
         log_lines.show(reference(state(ctx), noun, task_id).iter_log_batches, chosen)
 
     @app.command("config", help=f"Print the configuration of a {title} as YAML.")

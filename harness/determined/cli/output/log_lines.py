@@ -74,7 +74,7 @@ Stdtypes = Annotated[
 Batches = Iterable[Sequence[dict[str, Any]]]
 
 
-class Chosen(NamedTuple):
+class ChosenLines(NamedTuple):
     """The log lines that the options choose, and how they are printed."""
 
     follow: bool
@@ -96,7 +96,7 @@ def _chosen(
     source: Sources = None,
     stdtype: Stdtypes = None,
     allocation_id: AllocationIds = None,
-) -> Chosen:
+) -> ChosenLines:
     """Raises a usage error for options that exclude each other, and for an unknown level."""
     from determined.experimental._enums import LogLevel
 
@@ -122,7 +122,7 @@ def _chosen(
         "stdtypes": stdtype,
         "allocation_ids": allocation_id,
     }
-    return Chosen(follow, json, filters)
+    return ChosenLines(follow, json, filters)
 
 
 def options(*, allocations: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -153,7 +153,7 @@ def options(*, allocations: bool = False) -> Callable[[Callable[..., None]], Cal
     return decorate
 
 
-def show(read: Callable[..., Batches], chosen: Chosen) -> None:
+def show(read: Callable[..., Batches], chosen: ChosenLines) -> None:
     """Prints the chosen entries. ``read``: the SDK's ``iter_log_batches`` of a trial or task."""
     write(read(chosen.follow, **chosen.filters), chosen.json)
 

@@ -19,7 +19,7 @@ from determined.common.printable import FORMULAS
 Record = Mapping[str, Any]
 
 
-class Noun(Protocol):
+class Documented(Protocol):
     """An object of the SDK."""
 
     @property
@@ -66,7 +66,7 @@ class Section:
 
 def show(
     columns: Sequence[Column],
-    records: Iterable[Record | Noun],
+    records: Iterable[Record | Documented],
     fmt: Format,
     *,
     document: Any = None,
