@@ -21,13 +21,13 @@ import orjson
 
 from determined.common.api import errors
 from determined.common.backoff import Backoff
+from determined.common.service_link import ServiceLink
 from determined.common.wire import doors, paths, shells
 from determined.common.wire.doors import DoorOrder, DoorState, Hello
 from determined.common.wire.legs import LegSpec, Port
 from determined.common.wire.message import WireError
 from determined.common.wire.shells import Frame
 from determined_tasks import gating, ports
-from determined_tasks.service_link import ServiceLink
 from determined_tasks.task_environment import Place
 
 if TYPE_CHECKING:

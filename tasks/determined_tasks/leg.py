@@ -25,6 +25,7 @@ import orjson
 from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.forking import process as forked
+from determined.common.service_link import ServiceLink
 from determined.common.wire import paths
 from determined.common.wire.legs import AgentUser, ExitKind, LegSpec, Port
 from determined_tasks import (
@@ -46,7 +47,6 @@ from determined_tasks.identity import IdentityError
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.limits import Limits
 from determined_tasks.process_carrier import ForkOptions, ProcessCarrier
-from determined_tasks.service_link import ServiceLink
 from determined_tasks.supervision import KILL_SIGNAL, LegRecord, heeding, lock
 from determined_tasks.task_environment import Place
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from determined.common.api import errors
 from determined.common.backoff import Backoff
+from determined.common.service_link import ServiceLink
 from determined.common.wire import paths
 from determined.common.wire.legs import LegSpec, LogOwner, Port, PortState, Started
 from determined.common.wire.message import Message
 from determined_tasks.exit_reason import LegResult
 from determined_tasks.log_lines import ParsedLine
 from determined_tasks.log_shipping import LogShipper
-from determined_tasks.service_link import ServiceLink
 
 logger = logging.getLogger(__name__)
 

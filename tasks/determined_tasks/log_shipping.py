@@ -21,9 +21,9 @@ import orjson
 from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.file_queue import FileQueue
+from determined.common.service_link import ServiceLink
 from determined.common.wire import paths
 from determined.common.wire.legs import LogLine, LogOwner
-from determined_tasks.service_link import ServiceLink
 
 logger = logging.getLogger(__name__)
 

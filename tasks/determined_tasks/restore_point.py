@@ -18,11 +18,11 @@ import orjson
 from determined import errors, storage
 from determined.common.api.errors import APIException, BadRequestException
 from determined.common.backoff import Backoff
+from determined.common.service_link import ServiceLink
 from determined.common.wire import paths
 from determined.common.wire.legs import CheckpointFacts, DamagedCheckpoint, LegSpec, StartFrom
 from determined.storage import copies
 from determined_tasks.exit_reason import LegResult, failed_to_start, infrastructure
-from determined_tasks.service_link import ServiceLink
 
 logger = logging.getLogger(__name__)
 

@@ -25,13 +25,13 @@ from typing import IO, Any
 
 from determined.common.api import errors
 from determined.common.backoff import Backoff
+from determined.common.service_link import ServiceLink
 from determined.common.wire import paths, returned
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.returned import Returned
 from determined.storage import beneath
 from determined_tasks import identity
 from determined_tasks.identity import Identity
-from determined_tasks.service_link import ServiceLink
 
 NOT_RETURNED = frozenset(
     ("__pycache__", ".cache", ".venv", ".git", ".hg", ".svn", ".ipynb_checkpoints", "node_modules")

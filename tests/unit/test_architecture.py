@@ -236,6 +236,10 @@ def test_rooms_of_the_service_import_downwards_only() -> None:
     assert wrong == []
 
 
+# Nouns of the SDK that give each other: an experiment lists its trials, a trial gets its experiment.
+GIVE_EACH_OTHER = {"determined.experimental._experiment", "determined.experimental._trial"}
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
     """Imports inside of functions and for type checkers count, too."""
@@ -243,6 +247,10 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
         module: {name for name in names if name != package}
         for module, names in imports_within(package).items()
     }
+    for module in GIVE_EACH_OTHER & left.keys():
+        left[module] -= GIVE_EACH_OTHER
+    # Typed by both of them.
+    left.get("determined.experimental._frames", set()).difference_update(GIVE_EACH_OTHER)
     while leaves := {module for module, names in left.items() if not names & left.keys()}:
         left = {module: names for module, names in left.items() if module not in leaves}
     # Who only imports a circle is none of it.

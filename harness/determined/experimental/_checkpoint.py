@@ -136,7 +136,8 @@ class Checkpoint:
             MultipleDownloadsFailed: neither way works (``AUTO``).
         """
         # Imported here: only downloads need the storages.
-        from determined.experimental._download import METADATA_FILE, fetch, fetch_somehow
+        from determined.experimental._download import fetch, fetch_somehow
+        from determined.experimental._local_files import METADATA_FILE
         from determined.experimental._proxied import fetch_through_service
 
         if self.state is None:

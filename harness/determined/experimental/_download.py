@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +11,13 @@ from typing import Any
 from determined import errors
 from determined.common.api.session import Session
 from determined.expconf.problems import MASK
+from determined.experimental._local_files import (
+    is_there,
+    move_into,
+    wrong_contents,
+    wrong_sizes,
+)
 from determined.experimental._proxied import fetch_through_service
-
-METADATA_FILE = "metadata.json"
 
 logger = logging.getLogger("determined.download")
 
@@ -68,13 +71,13 @@ def fetch(
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as staging:
         copied = Path(staging)
         _copy(uuid, storage_config, resources, copied)
-        wrong = _wrong_sizes(copied, resources)
+        wrong = wrong_sizes(copied, resources)
         if wrong:
             raise errors.CheckpointCorrupted(
                 f"checkpoint {uuid}: {wrong[0]} is missing or has another size than when it was"
                 " written"
             )
-        changed = _wrong_contents(copied, checksums)
+        changed = wrong_contents(copied, checksums)
         if changed:
             raise errors.CheckpointCorrupted(
                 f"checkpoint {uuid}: {changed[0]} is not what was written (its checksum differs)"
@@ -115,55 +118,3 @@ def _with_own_keys(uuid: str, storage_config: dict[str, Any]) -> dict[str, Any]:
             f"its storage ({fields}): ask one of them to download it"
         )
     return {key: value for key, value in storage_config.items() if value != MASK}
-
-
-def _wrong_sizes(directory: Path, resources: Mapping[str, int]) -> list[str]:
-    wrong = []
-    for name, size in resources.items():
-        path = directory / name
-        right = path.is_dir() if name.endswith("/") else _size(path) == size
-        if not right:
-            wrong.append(name)
-    return wrong
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
-
-
-def _wrong_contents(directory: Path, checksums: Mapping[str, str]) -> list[str]:
-    from determined.storage import files
-
-    return [
-        name
-        for name, expected in checksums.items()
-        if (directory / name).is_file() and files.checksum(directory / name, expected) != expected
-    ]
-
-
-def is_there(directory: Path, resources: Mapping[str, int], checksums: Mapping[str, str]) -> bool:
-    """Whether an earlier download is complete. The metadata is written again each time."""
-    sizes = {name: size for name, size in resources.items() if name != METADATA_FILE}
-    sums = {name: value for name, value in checksums.items() if name != METADATA_FILE}
-    return (
-        bool(sizes) and not _wrong_sizes(directory, sizes) and not _wrong_contents(directory, sums)
-    )
-
-
-def move_into(source: Path, target: Path) -> None:
-    """Moves what is in the directory ``source`` into ``target``, over what is there."""
-    target.mkdir(exist_ok=True)
-    for item in source.iterdir():
-        _replace(item, target / item.name)
-
-
-def _replace(source: Path, target: Path) -> None:
-    if source.is_dir():
-        target.mkdir(exist_ok=True)
-        for item in source.iterdir():
-            _replace(item, target / item.name)
-    elif target.is_dir():
-        shutil.rmtree(target)
-        source.replace(target)
-    else:
-        source.replace(target)

@@ -87,7 +87,7 @@ def fetch_through_service(
     Other files in ``target`` are left alone. Raises errors.ProxiedDownloadFailed when the service refuses or
     stays away, errors.CheckpointCorrupted, errors.StorageError when ``target`` cannot be written.
     """
-    from determined.experimental._download import is_there, move_into
+    from determined.experimental._local_files import is_there, move_into
     from determined.storage.files import make_executable
 
     try:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
+from determined.common.service_link import ServiceLink
 from determined.common.wire.legs import LegSpec
 from determined_tasks import context_dir, entrypoint, exit_reason, identity, ports
 from determined_tasks.carrier import Carrier, Fetch, Listening, NotStarted
@@ -44,7 +45,6 @@ from determined_tasks.containers.starting import CannotStart
 from determined_tasks.exit_reason import LegResult, failed_to_start, infrastructure
 from determined_tasks.identity import Identity, IdentityError
 from determined_tasks.leg_reporter import LegReporter
-from determined_tasks.service_link import ServiceLink
 from determined_tasks.supervision import ORDER, write_private
 from determined_tasks.task_environment import Place
 

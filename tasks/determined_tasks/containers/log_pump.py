@@ -21,11 +21,11 @@ from typing import Any
 
 import orjson
 
+from determined.common.service_link import ServiceLink
 from determined.common.wire.legs import LogLine, LogOwner
 from determined_tasks.containers.frames import Frame
 from determined_tasks.log_lines import LineSplitter, parse
 from determined_tasks.log_shipping import deliver
-from determined_tasks.service_link import ServiceLink
 from determined_tasks.supervision import write_private
 from determined_tasks.why_ended import WhyEnded
 

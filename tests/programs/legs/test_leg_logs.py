@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
+from determined.common.service_link import ServiceLink
 from determined_tasks import log_shipping
-from determined_tasks.service_link import ServiceLink
 from tests.programs.legs.conftest import LegRunner
 from tests.programs.legs.fake_service import FakeService
 from tests.waiting import TIMEOUT_S

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from determined.common.service_link import ServiceLink
 from determined.common.wire.legs import LegSpec
 from determined.storage import Manifest
 from determined.storage.directory import DirectoryStorageManager
 from determined_tasks import restore_point
 from determined_tasks.exit_reason import LegResult
-from determined_tasks.service_link import ServiceLink
 from tests.programs.legs.conftest import LegRunner
 from tests.programs.legs.fake_service import FakeService, spec
 

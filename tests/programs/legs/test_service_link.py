@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from determined.common.api import errors
-from determined_tasks.service_link import ServiceLink
+from determined.common.service_link import ServiceLink
 from tests.programs.legs.fake_service import FakeService
 from tests.waiting import TIMEOUT_S
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from determined.common.api import errors
+from determined.common.service_link import ServiceLink
 from determined_tasks.containers import log_pump
 from determined_tasks.containers.frames import LARGEST, Frame, mend, parse
 from determined_tasks.containers.log_pump import LogPump, Place
-from determined_tasks.service_link import ServiceLink
 from tests.waiting import TIMEOUT_S
 
 STAMP = "2026-01-02T03:04:05.678901234Z"
