@@ -24,6 +24,7 @@ _FAILED = re.compile(r"determined\.launch: rank (\d{1,9}) |\s+rank\s+: (\d{1,9})
 _LOST_OTHERS = re.compile(
     r"WorkerLost\b|[Cc]onnection (was )?(likely )?(closed|reset)|[Bb]roken ?[Pp]ipe|remote process exited"
     r"|DistNetworkError|DistStoreError|HorovodInternalError|pair closure|Timed out waiting"
+    r"|Socket closed|connectFullMesh failed"
 )
 # Says nothing about the end: progress bars, warnings, remarks of glog and of env.
 _NOISE = re.compile(r"\d%\||Warning: |\[?[WI]\d{4} |env: use -\[v\]S to pass options")
@@ -115,9 +116,25 @@ class WhyEnded:
 
         Without ranks, or if they say nothing, the launcher's own. None when nothing tells.
         """
-        told = [f"rank {rank}: {words}" for rank, words in self._of_ranks()]
-        first = next((words for words in told if not _LOST_OTHERS.search(words)), None)
-        return first or (told[0] if told else self._words_without_rank())
+        told = dict(self._of_ranks())
+        if not told:
+            return self._words_without_rank()
+        first = next((rank for rank in told if not _LOST_OTHERS.search(told[rank])), None)
+        if first is None and len(left := self._left(told)) == 1:
+            told, first = left, next(iter(left))
+        rank = next(iter(told)) if first is None else first
+        return f"rank {rank}: {told[rank]}"
+
+    def _left(self, told: dict[int, str]) -> dict[int, str]:
+        """The last words of the ranks that are not in ``told``.
+
+        A rank that leaves by ``sys.exit("text")`` closes its connections some time before its process ends.
+        On a busy machine the ranks that lost it may end first, and the launcher then names one of them.
+        """
+        others = {rank: one.words for rank, one in self._processes.items() if rank is not None}
+        return {
+            rank: words for rank, words in others.items() if words is not None and rank not in told
+        }
 
     def _words_without_rank(self) -> str | None:
         words = self._processes[None].words

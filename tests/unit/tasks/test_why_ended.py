@@ -65,6 +65,19 @@ def test_a_rank_that_lost_another_one_is_not_the_reason() -> None:
     assert why(*of_rank(0, LOST), ended, *of_rank(1, FAILING)) == RANK_1
 
 
+@pytest.mark.parametrize(
+    "words", ["Connection closed by peer", "Gloo connectFullMesh failed with [pair.cc]"]
+)
+def test_a_rank_that_left_with_a_line_is_the_reason_also_where_it_ended_last(words: str) -> None:
+    lost = of_rank(0, [*LATER[:3], b"RuntimeError: " + words.encode()])
+    left = of_rank(1, [b"no data"])
+    ended = b"determined.launch: rank 0 ended with exit code 1, ending the others"
+    for order in ([*left, *lost], [*lost, *left]):
+        assert why(*order, ended) == "rank 1: last line of stderr: no data"
+    # Of two that said something nobody knows which one left.
+    assert (why(*lost, *left, *of_rank(2, [b"epoch 1"]), ended) or "").startswith("rank 0: Runtime")
+
+
 TORCHRUN = [
     *LAUNCHER,
     b"Failures:",
