@@ -14,6 +14,12 @@ from determined_service.state import states
 
 LOST_IN_A_ROW = 10
 """So many legs lost by the platform one after the other end the trial: no hot loop for ever."""
+LOST_WAITS_S = (0.0, 0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+"""Seconds until the next leg, by the number of legs in a row that the platform has lost; the last one is for
+all larger numbers.
+
+The first two start again at once. What loses three, such as a full disk, lasts for a while.
+"""
 
 
 class Outcome(StrEnum):
@@ -31,6 +37,7 @@ class Next(StrEnum):
 
     END = "end"  # it is over
     REQUEUE = "requeue"  # it wants slots again, from its latest checkpoint
+    LATER = "later"  # the same, after wait_after_losses(): the reconciler asks for its slots
     WAIT = "wait"  # it holds no slots until the search or the user goes on
 
 
@@ -114,6 +121,11 @@ class ExitDecision:
     """A line for the trial's log, if it must say more than the reason does."""
 
 
+def wait_after_losses(lost_in_a_row: int) -> float:
+    """Seconds between the end of a lost leg and the next one; ``lost_in_a_row`` counts the one that ended."""
+    return LOST_WAITS_S[min(lost_in_a_row, len(LOST_WAITS_S) - 1)]
+
+
 def describe_exit(facts: ExitFacts) -> str:
     """The end of the process in words."""
     if facts.kind is ExitKind.INFRASTRUCTURE:
@@ -162,7 +174,8 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
 
     1. the trial or its experiment is being killed or stopped: it ends;
     2. it called its hyperparameters invalid: completed, and the searcher hears of it;
-    3. the platform lost the leg, or killed it for not heeding a preemption: again, uncounted;
+    3. the platform lost the leg, or killed it for not heeding a preemption: again, uncounted, and after
+       several losses in a row only after a wait;
     4. exit code 0: see :func:`_clean_exit`;
     5. it could not start, for a reason that will not go away, or must not be retried: error;
     6. anything else is a failure: again while restarts are left, else error.
@@ -265,7 +278,10 @@ def _lost(facts: ExitFacts, words: str) -> ExitDecision:
             states.ERROR,
             ExitReason.ERRORED,
         )
-    return ExitDecision(Outcome.LOST, words, _again(facts))
+    again = _again(facts)
+    if again is Next.REQUEUE and wait_after_losses(facts.lost_in_a_row + 1):
+        again = Next.LATER
+    return ExitDecision(Outcome.LOST, words, again)
 
 
 def _clean_exit(facts: ExitFacts, words: str) -> ExitDecision:

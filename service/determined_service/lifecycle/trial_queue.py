@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import allocations
 from determined_searchers.settings import Form, read_form
 from determined_service.base import topics
 from determined_service.lifecycle.allocations import lock_live
+from determined_service.lifecycle.exits import LOST_IN_A_ROW, Outcome
 from determined_service.state import states
 from determined_service.state.change import Change
 
@@ -40,6 +43,14 @@ _REQUEST = sa.text(
 )
 
 
+_LAST_LEGS = sa.text(
+    """
+    SELECT state, coalesce(extract(epoch FROM now() - end_time), 0)::float8 AS ended_s
+    FROM legs WHERE task_id = :task_id ORDER BY run_id DESC LIMIT :most
+    """
+)
+
+
 def is_reports_form(searcher: Mapping[str, Any]) -> bool:
     """Whether trials under this ``searcher`` section decide themselves how long they train."""
     return read_form(searcher) is Form.REPORTS
@@ -64,6 +75,16 @@ async def request(change: Change, trial_ids: Sequence[int], *, keep_place: bool 
         tasks = (await change.conn.execute(_REQUEST, given)).scalars()
         # Of a task that runs a search: its search's idle trials give their slots back then.
         change.notify(topics.SCHEDULER, *map(topics.task, tasks))
+
+
+async def lost_legs(conn: AsyncConnection, task_id: str) -> tuple[int, float]:
+    """How many of the trial's last legs in a row the platform has lost, and how many seconds ago the last
+    leg ended (0 if there was none).
+    """
+    found = await conn.execute(_LAST_LEGS, {"task_id": task_id, "most": LOST_IN_A_ROW})
+    rows = list(found)
+    lost = itertools.takewhile(lambda row: row.state == Outcome.LOST, rows)
+    return sum(1 for _ in lost), float(rows[0].ended_s) if rows else 0.0
 
 
 async def live_of_experiment(change: Change, experiment_id: int) -> list[sa.Row[Any]]:

@@ -28,7 +28,7 @@ from determined_service.base.db import Database
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import gone_agents, idle, task_files, trial_queue, unmanaged
-from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.exits import Exit, ExitKind, wait_after_losses
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, RunGone, RunState
@@ -53,6 +53,9 @@ SUSPECT_S = 0.5
 # How often Prefect is asked for the run of a driver that stays quiet.
 ASK_AGAIN_SECONDS = (PASS_S, 300.0)
 PREEMPTION_TIMEOUT_S = 3600
+MOST_PREEMPTION_TIMEOUT_S = 100 * 365 * 86400
+"""Experiments of earlier releases may hold more than an interval of Postgres' does: one such row would end
+every pass."""
 INVALID_HP_GRACE_S = 10.0
 MAX_REVIVALS = 10
 """After this many restarts of its run in a row, an experiment is given up."""
@@ -66,8 +69,8 @@ _TO_KILL = sa.text(
     LEFT JOIN trials t ON t.task_id = k.id LEFT JOIN experiments e ON e.id = t.experiment_id
     WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.kill_requested_at IS NULL
       AND a.preempt_requested_at IS NOT NULL
-      AND a.preempt_requested_at + make_interval(secs => coalesce(
-            (coalesce(k.config, e.config) ->> 'preemption_timeout')::float8, :default)) < now()
+      AND a.preempt_requested_at + make_interval(secs => least(:most, coalesce(
+            (coalesce(k.config, e.config) ->> 'preemption_timeout')::numeric, :default))::float8) < now()
     ORDER BY a.id
     """
 )
@@ -120,7 +123,8 @@ _QUIETLY_STOPPING = sa.text(
         SELECT FROM allocations a WHERE a.experiment_id = e.id AND a.state <> 'TERMINATED')
     """
 )
-# No change leaves a trial like this; should one do so, the experiment would wait for ever.
+# Trials that wait after the platform has lost several legs (exits.LOST_WAITS_S). No other change leaves a
+# trial like this; should one do so, the experiment would wait for ever.
 _STRANDED = sa.text(
     """
     SELECT t.id, t.task_id, t.experiment_id, t.op_complete, t.closed, e.config -> 'searcher' AS searcher
@@ -273,7 +277,9 @@ class Reconciler:
             return list(await conn.execute(statement, parameters))
 
     async def _kill_overdue(self) -> None:
-        rows = await self._select(_TO_KILL, default=PREEMPTION_TIMEOUT_S)
+        rows = await self._select(
+            _TO_KILL, default=PREEMPTION_TIMEOUT_S, most=MOST_PREEMPTION_TIMEOUT_S
+        )
         for row in rows:
             logger.warning("allocation %s did not heed its preemption in time", row.id)
             async with changing(self._db) as change:
@@ -310,9 +316,14 @@ class Reconciler:
             trials = await experimenting.live_trials(change, row.experiment_id)
             active = {trial.id for trial in trials if trial.state == states.ACTIVE}
             live = await allocating.live_of_task(change, row.task_id)
-            if live is None and row.id in active:
+            if live is not None or row.id not in active:
+                return
+            lost, ended_s = await trial_queue.lost_legs(change.conn, row.task_id)
+            if ended_s < wait_after_losses(lost):
+                return
+            if not wait_after_losses(lost):
                 logger.warning("trial %s had no place in the queue: it queues again", row.id)
-                await trial_queue.request(change, [row.id])
+            await trial_queue.request(change, [row.id])
 
     async def _revive_drivers(self, gateway: Gateway) -> None:
         now = time.monotonic()

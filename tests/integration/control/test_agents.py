@@ -246,6 +246,21 @@ async def test_a_preemption_not_heeded_in_time_ends_in_a_kill_that_does_not_coun
     assert "did not exit in time" in leg["reason"]
 
 
+async def test_a_stored_preemption_timeout_beyond_postgres_intervals_ends_no_pass(
+    world: World,
+) -> None:
+    driver, _ = await begin(world)
+    # Such a number is refused now; a release before took it.
+    huge = f"1{'0' * 320}"
+    await world.rows(
+        "UPDATE experiments SET config = jsonb_set(config, '{preemption_timeout}',"
+        f" to_jsonb({huge}::numeric)) RETURNING id"
+    )
+    ok(await world.act(driver.experiment_id, "pause"))
+    await Reconciler(world.app.state.db, None, 1000.0).run_pass()
+    assert (await world.work())["kill"] == []
+
+
 async def test_a_prefect_worker_claims_the_leg_itself(world: World) -> None:
     await Driver(world, await world.submit(SINGLE)).attach()
     (trial,) = await world.rows("SELECT id FROM trials")

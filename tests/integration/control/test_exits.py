@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from determined_service.lifecycle.exits import wait_after_losses
+from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import CONFIG, Driver, Trial, World, ok
 from tests.waiting import TIMEOUT_S
@@ -93,10 +95,22 @@ async def test_a_leg_lost_by_the_platform_does_not_count(world: World) -> None:
     assert leg == {"state": "LOST", "reason": "supervisor died"}
 
 
-async def test_legs_lost_one_after_the_other_end_the_trial(world: World) -> None:
+async def test_legs_lost_one_after_the_other_wait_and_then_end_the_trial(world: World) -> None:
     _, trial = await begin(world)
-    for _ in range(9):
+    reconciler = Reconciler(world.app.state.db, None, 1000.0)
+    for lost in range(1, 10):
         ok(await trial.exited(kind="infrastructure", exit_code=None, reason="no memory to fork"))
+        if wait := wait_after_losses(lost):
+            await reconciler.run_pass()
+            assert (await world.work())["launch"] == []
+            line = (
+                f"the platform has lost {lost} legs in a row; the next one starts in {wait:.0f} s\n"
+            ).encode()
+            assert line in [row["log"] for row in await world.rows("SELECT log FROM task_logs")]
+            await world.rows(
+                f"UPDATE legs SET end_time = now() - interval '{wait} s' WHERE run_id = {lost} RETURNING 1"
+            )
+            await reconciler.run_pass()
         trial = await world.launched()
     ok(await trial.exited(kind="infrastructure", exit_code=None, reason="no memory to fork"))
     found = await world.trial(trial.id)

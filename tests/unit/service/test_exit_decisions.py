@@ -123,6 +123,14 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str, str | None, str | None, b
         ("ERROR", "requeue", None, None, True),
     ),
     "lost": ({**BUSY, **LOST}, ("LOST", "requeue", None, None, False)),
+    "lost three times in a row": (
+        {**BUSY, **LOST, "lost_in_a_row": 2},
+        ("LOST", "later", None, None, False),
+    ),
+    "lost three times in a row, the last while paused": (
+        {**BUSY, **LOST, "lost_in_a_row": 2, "experiment_state": "PAUSED"},
+        ("LOST", "wait", None, None, False),
+    ),
     "lost while paused": (
         {**BUSY, **LOST, "experiment_state": "PAUSED"},
         ("LOST", "wait", None, None, False),

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire.legs import ExitKind
-from determined_registry.database.tables import legs, trials
+from determined_registry.database.tables import trials
 from determined_searchers import ExitReason
 from determined_service.base import pages, topics
 from determined_service.base.errors import NotFound
@@ -25,8 +25,8 @@ from determined_service.lifecycle.exits import (
     ExitDecision,
     ExitFacts,
     Next,
-    Outcome,
     decide_exit,
+    wait_after_losses,
 )
 from determined_service.lifecycle.kinds.base import (
     LegEnd,
@@ -213,7 +213,7 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
     lost = 0
     no_restart = None
     if exit.kind is ExitKind.INFRASTRUCTURE:
-        lost = await _lost_in_a_row(change, row.task_id)
+        lost, _ = await trial_queue.lost_legs(change.conn, row.task_id)
     elif exit.exit_code or exit.exit_signal:
         no_restart = await log_actions.no_restart(change.conn, row.trial_id, row.run_id)
     reports_form = trial_queue.is_reports_form(row.searcher)
@@ -257,27 +257,12 @@ def _for_whom(row: sa.Row[Any]) -> str | None:
     return f"for trial {row.stopping_for_trial}"
 
 
-async def _lost_in_a_row(change: Change, task_id: str) -> int:
-    found = await change.conn.execute(
-        sa.select(legs.c.state)
-        .where(legs.c.task_id == task_id)
-        .order_by(legs.c.run_id.desc())
-        .limit(20)
-    )
-    count = 0
-    for state in found.scalars():
-        if state != Outcome.LOST:
-            break
-        count += 1
-    return count
-
-
 async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> None:
     trial = TrialIds(row.trial_id, row.experiment_id, row.request_id, row.task_id)
     if decision.log is not None:
         await logs.add_line(change.conn, row.task_id, row.id, decision.log)
     nowhere = None
-    if decision.next is Next.REQUEUE:
+    if decision.next in (Next.REQUEUE, Next.LATER):
         for line in await log_actions.exclusions(change.conn, row.trial_id, row.run_id):
             await logs.add_line(change.conn, row.task_id, row.id, line)
         nowhere = await log_actions.no_agent_left(change.conn, row.trial_id)
@@ -299,10 +284,16 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
             await end_trial(change, trial, decision.trial_state, decision.reason, decision.event)
             if decision.trial_state == states.ERROR:
                 await giving_up.give_up_if_hopeless(change, trial.experiment_id, trial.id)
-        case Next.REQUEUE if nowhere is not None:
+        case Next.REQUEUE | Next.LATER if nowhere is not None:
             reason = f"{decision.reason}; {nowhere}"
             await end_trial(change, trial, states.ERROR, reason, ExitReason.ERRORED)
             await giving_up.give_up_if_hopeless(change, trial.experiment_id, trial.id)
+        case Next.LATER:
+            lost, _ = await trial_queue.lost_legs(change.conn, row.task_id)
+            seconds = wait_after_losses(lost)
+            wait = f"the platform has lost {lost} legs in a row; the next one starts in {seconds:.0f} s"
+            await logs.add_line(change.conn, row.task_id, row.id, wait, "WARNING")
+            prefect_states.awaiting_slots(change, row.task_id, f"{decision.reason}; {wait}")
         case Next.REQUEUE:
             keep = row.stopping_for is not None
             await trial_queue.request(change, [row.trial_id], keep_place=keep)
