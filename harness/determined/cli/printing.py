@@ -30,6 +30,7 @@ __all__ = [
     "is_terminal",
     "json_text",
     "log_text",
+    "of_stdout",
     "one_line",
     "plain",
     "talk",
@@ -88,6 +89,11 @@ def _named(out: TextIO) -> Iterator[None]:
     except OSError as error:
         if out is not sys.stdout:
             raise
-        # The interpreter would try again when it ends, and complain.
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-        raise OSError(error.errno, error.strerror, "standard output") from None
+        raise of_stdout(error) from None
+
+
+def of_stdout(error: OSError) -> OSError:
+    """``error`` with the name of what could not be written. Nothing is written to stdout any more."""
+    # The interpreter would try again when it ends, and complain.
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    return OSError(error.errno, error.strerror, "standard output")

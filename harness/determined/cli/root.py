@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
 
 from determined.cli import errors
 from determined.cli.groups import LazyGroup, refuse_option
-from determined.cli.printing import echo, flush
+from determined.cli.printing import echo, flush, of_stdout
 from determined.cli.state import State
 
 
@@ -66,6 +68,17 @@ class Root(LazyGroup):
         "user|u": ("determined.cli.user", "users, login and logout"),
         "version": ("determined.cli.version", "the versions of det and of the service"),
     }
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            # Help is printed by typer itself, or by rich for it.
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            if not frame.f_globals["__name__"].startswith(("rich.", "typer.")):
+                raise
+            errors.talk(f"error: {errors.explain(of_stdout(error))}")
+            sys.exit(1)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -36,6 +36,13 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[1:] == ["error: standard output: No space left on device"]
 
 
+@pytest.mark.parametrize("words", ["--help", "e --help", "e create --help", "help", ""])
+def test_help_on_a_full_disk_is_one_line(tmp_path: Path, words: str) -> None:
+    done = run(f"{DET} {words} >/dev/full", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output: No space left on device\n"
+
+
 def test_who_reads_a_pipe_may_go(tmp_path: Path) -> None:
     done = run(f"({DET} preview-search c.yaml) | true", tmp_path)
     assert "Error" not in done.stderr
