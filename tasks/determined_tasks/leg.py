@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from determined.common import unsent
 from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.forking import process as forked
@@ -289,6 +290,8 @@ class Leg:
         self._report_start()
         self.carrier.record().write(self.root)
         result = self.carrier.wait()
+        if self.stopped is None and (lost := unsent.found(self.root / context_dir.RUN_DIR)):
+            self.reporter.say(_reports_lost(lost), "WARNING")
         for one in self._serving:
             one.end()
         return result
@@ -368,6 +371,14 @@ class Leg:
         # The record last: without it nobody looks here again.
         for name in (PORTS, returning.RECORD, supervision.RECORD):
             (self.root / name).unlink(missing_ok=True)
+
+
+def _reports_lost(pids: list[int]) -> str:
+    one = f"process {pids[0]}" if len(pids) == 1 else f"processes {', '.join(map(str, pids))}"
+    return (
+        f"{one} ended by os._exit() or a signal before its last reports were sent, which are lost; "
+        "let the block of core.init() end first, or use sys.exit()"
+    )
 
 
 def read_place(given: Mapping[str, Any]) -> Place:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from determined.common import unsent
 from determined.core._connection import Connection
 from determined.core._delivery import Delivery, Encoded
 from determined.core._exit import end_script
@@ -89,6 +90,9 @@ class Reporter:
         # Reports and latest values accepted, and settled (stored or refused).
         self._accepted = 0
         self._settled = 0
+        # Reports alone: what is lost if the process ends without its exit handlers.
+        self._unsent = 0
+        self._note = unsent.Note()
         self._urgent = False
         self._closing = False
         self._deadline: float | None = None
@@ -139,6 +143,8 @@ class Reporter:
             self._pending.append(report)
             self._size += size
             self._accepted += 1
+            self._unsent += 1
+            self._note.put()
             if len(self._pending) >= self._max_reports or group == self._urgent_group:
                 self._urgent = True
             if self._urgent or self._idle:
@@ -300,7 +306,8 @@ class Reporter:
                 return not self._closing
         while batch := self._next_batch():
             for sent, failure in self._delivery.reports(batch):
-                self._settle(len(sent), sum(report.size for report, _ in sent), failure)
+                size = sum(report.size for report, _ in sent)
+                self._settle(len(sent), size, failure, reports=len(sent))
         for path, body in latest.items():
             self._settle(1, 0, self._delivery.latest(path, body))
         return True
@@ -325,8 +332,14 @@ class Reporter:
                 batch.append((self._outgoing.popleft(), part))
             return batch
 
-    def _settle(self, count: int, size: int, failure: BaseException | None) -> None:
+    def _settle(
+        self, count: int, size: int, failure: BaseException | None, *, reports: int = 0
+    ) -> None:
         with self._changed:
+            self._unsent -= reports
+            # Before anybody who waits in flush() goes on, and perhaps ends the process.
+            if not self._unsent:
+                self._note.drop()
             self._settled += count
             self._size -= size
             if failure is not None:

@@ -59,6 +59,7 @@ class TrainContext:
         self._operations = operations
         self._unheeded = None if operations is None else unheeded_length(searcher)
         self._validated_at: int | None = None
+        self._groups_of_rank: set[str] = set()
 
     def set_status(self, status: str) -> None:
         """Set a short text on what the trial does, e.g. "validating"; the last text counts."""
@@ -99,10 +100,26 @@ class TrainContext:
                 f"validation metrics must contain {self._time_metric!r}, the searcher.time_metric "
                 f"of the experiment configuration; found {', '.join(map(str, metrics)) or 'none'}"
             )
+        if self._dist.rank > 0 and group not in self._groups_of_rank:
+            self._warn_of_rank(group)
         frozen = self._reporter.report(group, steps_completed, metrics, batch_metrics)
         self._tensorboard.log(group, steps_completed, frozen)
         if group == "validation" and self._unheeded is not None:
             self._warn_if_it_goes_on(steps_completed)
+
+    def _warn_of_rank(self, group: str) -> None:
+        """Once for each group, unless the rank is part of its name."""
+        self._groups_of_rank.add(group)
+        rank = self._dist.rank
+        if str(rank) not in group:
+            logger.warning(
+                "rank %d reports %s metrics, which are stored beside the reports of the other ranks: report "
+                "in rank 0 only, or let the group's name say the rank, such as '%s_%d'",
+                rank,
+                group,
+                group,
+                rank,
+            )
 
     def _warn_if_it_goes_on(self, steps: int) -> None:
         """Once, at the second step that is validated without an operation."""

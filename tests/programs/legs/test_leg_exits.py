@@ -78,6 +78,28 @@ def test_exit_codes(
     assert ended["reason"] == ("last line of stderr: no data" if told else None)
 
 
+REPORTS = """
+import os, signal, sys
+from determined import core
+context = core.init()
+context.train.report_training_metrics(1, {"loss": 1.0})
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(0)"]
+)
+def test_reports_that_are_lost_are_said(
+    legs: LegRunner, service: FakeService, fork: bool, end: str, tmp_path: Path
+) -> None:
+    if "sys" not in end:  # else the exit handler would wait for the service
+        service.answers["batch"] = lambda body: (503, {"message": "away"})
+    storage = {"type": "directory", "container_path": str(tmp_path / "storage")}
+    legs.run({"train.py": REPORTS + end}, fork=fork, config={"checkpoint_storage": storage})
+    said = "ended by os._exit() or a signal before its last reports were sent"
+    assert (said in service.text("stderr", "agent")) == ("sys" not in end)
+
+
 def test_killed_by_the_kernel(legs: LegRunner, service: FakeService, fork: bool) -> None:
     ended = legs.run({"train.py": "import os\nos.kill(os.getpid(), 9)"}, fork=fork)
     assert (ended["exit_code"], ended["signal"], ended["kind"]) == (None, 9, "exited")

@@ -51,7 +51,7 @@ def make_context(service: FakeService, tmp_path: Path) -> Iterator[Callable[...,
         storage = {"type": "shared_fs", "host_path": str(tmp_path / "storage")}
         context = _trial_context(
             make_info(config),
-            DummyDistributedContext(),
+            options.get("distributed") or DummyDistributedContext(),
             build(storage),
             options.get("preempt_mode", PreemptMode.WorkersAskChief),
             options.get("tensorboard_mode", TensorboardMode.AUTO),

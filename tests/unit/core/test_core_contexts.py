@@ -18,6 +18,7 @@ import determined as det
 from determined import core, errors
 from determined.common.api.errors import BadRequestException
 from determined.core import Context, _searcher
+from determined.core._distributed import DummyDistributedContext
 from tests.waiting import until
 
 Make = Callable[..., Context]
@@ -44,6 +45,24 @@ def test_a_context_that_does_nothing_makes_no_request(
 
 
 # Train.
+
+
+def test_reports_of_other_ranks_are_said_once_for_each_group(
+    service: FakeService, make_context: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = DummyDistributedContext()
+    worker.rank = 3
+    with make_context(distributed=worker) as context:
+        for step in (1, 2):
+            context.train.report_training_metrics(step, {"loss": 1.0})
+            context.train.report_validation_metrics(step, {"loss": 1.0})
+            context.train.report_metrics("gpu_3", step, {"x": 1})
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert [line.partition(",")[0] for line in said] == [
+        "rank 3 reports training metrics",
+        "rank 3 reports validation metrics",
+    ]
+    assert len(service.reports) == 6
 
 
 def test_train_reports(service: FakeService, make_context: Make) -> None:

@@ -16,6 +16,7 @@ import pytest
 from core_service import FakeService, ended, refusal
 
 from determined import errors
+from determined.common import unsent
 from determined.common.api.errors import MasterNotFoundException
 from determined.core._connection import Connection
 from determined.core._reporter import Reporter
@@ -85,6 +86,23 @@ def test_a_validation_does_not_wait_for_the_batch(
     reporter.report("validation", 1, {"x": 1.0})
     until("both reports", lambda: len(service.reports), equals=2)
     reporter.close()
+
+
+def test_a_note_is_there_while_reports_are_not_sent(
+    service: FakeService, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DET_RUN_DIR", str(tmp_path))
+    reporter = Reporter(connection, 7, 2, interval=60)
+    for _ in range(2):
+        reporter.post_latest("/status", {"state": "training"})
+        assert unsent.found(tmp_path) == []
+        reporter.report("training", 1, {"x": 1.0})
+        assert unsent.found(tmp_path) == [os.getpid()]
+        reporter.flush()
+        assert unsent.found(tmp_path) == []
+    reporter.report("training", 2, {"x": 1.0})
+    reporter.close()
+    assert unsent.found(tmp_path) == []
 
 
 def test_a_lost_answer_does_not_make_duplicates(service: FakeService, reporter: Reporter) -> None:
