@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 import yaml
 from mlflow.entities import FileInfo
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, TEMPORARILY_UNAVAILABLE
 from mlflow.store.artifact.artifact_repo import ArtifactRepository, StreamUploadMixin
 
 from determined import errors, storage
@@ -169,7 +169,10 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
             raise missing(f"artifact {'/'.join(parts)}")
         with tempfile.TemporaryDirectory(dir=target.parent) as folder, _explained():
             _manager(trial.storage, trial.id).fetch(self._key(trial, path), Path(folder))
-            (Path(folder) / CONTENT).replace(target)
+            found = Path(folder) / CONTENT
+            if not found.exists():
+                raise missing(f"the file of artifact {'/'.join(parts)}")
+            found.replace(target)
 
     def _in_checkpoint(self, path: str) -> tuple[Any, str]:
         """The checkpoint that the file is in, and its path there; None: it is in none."""
@@ -372,6 +375,9 @@ def _explained() -> Iterator[None]:
         yield
     except errors.CheckpointNotFound as error:
         raise missing(str(error)) from error
+    except errors.CheckpointCorrupted as error:
+        # No other answer later: clients ask again for minutes where the storage is to blame.
+        raise MlflowException(str(error), RESOURCE_DOES_NOT_EXIST) from error
     except errors.StorageError as error:
         raise MlflowException(str(error), TEMPORARILY_UNAVAILABLE) from error
 

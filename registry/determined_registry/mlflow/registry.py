@@ -107,7 +107,11 @@ class RegistryStore(AbsentFromRegistry):
         wanted = add_prompt_filter_string(filter_string, is_prompt=False)
         # Their versions are read for the page alone.
         found = SearchModelUtils.filter([_model(row, []) for row in rows], wanted)
-        page = _page(SearchModelUtils.sort(found, order_by), max_results, page_token)
+        # As MLflow's own store in SQL calls it; its helpers know the long name alone.
+        order = [
+            re.sub(r"^\s*timestamp\b", "last_updated_timestamp", one) for one in order_by or ()
+        ]
+        page = _page(SearchModelUtils.sort(found, order), max_results, page_token)
         by_name = {row.name: row for row in rows}
         return PagedList(self._models([by_name[one.name] for one in page]), page.token)
 
@@ -265,8 +269,13 @@ class RegistryStore(AbsentFromRegistry):
         found = [_version(row) for row in self._db.all(_VERSIONS)]
         wanted = add_prompt_filter_string(filter_string, is_prompt=False)
         order = order_by or ["last_updated_timestamp DESC", "name ASC", "version_number DESC"]
-        found = SearchModelVersionUtils.sort(SearchModelVersionUtils.filter(found, wanted), order)
-        return _page(found, max_results, page_token)
+        try:
+            found = SearchModelVersionUtils.filter(found, wanted)
+        except ValueError as error:
+            raise invalid(
+                f"filter: version_number is compared with whole numbers: {error}"
+            ) from error
+        return _page(SearchModelVersionUtils.sort(found, order), max_results, page_token)
 
     def update_model_version(
         self, name: str, version: Any, description: str | None
@@ -363,7 +372,8 @@ def _lineage(row: Any) -> dict[str, str]:
 def _version(row: Any) -> ModelVersion:
     return ModelVersion(
         name=row.name,
-        version=str(row.version),
+        # A number, as in MLflow's own store: filters and orders compare it.
+        version=row.version,
         creation_timestamp=names.millis(row.created_at) or 0,
         last_updated_timestamp=names.millis(row.updated_at),
         description=row.comment,

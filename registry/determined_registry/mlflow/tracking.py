@@ -128,13 +128,25 @@ class TrackingStore(Absent):
         self._change_experiment(experiment_id, {"name": new_name})
 
     def set_experiment_tag(self, experiment_id: str, tag: Any) -> None:
-        self._change_experiment(experiment_id, {"tags": {tag.key: str(tag.value)}})
+        """Raises MlflowException (400) for a deleted experiment."""
+        found = self._active_experiment(experiment_id)
+        self._change_experiment(found.experiment_id, {"tags": {tag.key: str(tag.value)}})
 
     def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
-        found = self.get_experiment(experiment_id)
+        """Raises MlflowException: 400 for a deleted experiment, 404 for a tag that is not there."""
+        found = self._active_experiment(experiment_id)
         if key not in found.tags:
             raise service.no_tag(key, f"experiment {experiment_id}")
         self._change_experiment(found.experiment_id, {"tags": {key: None}})
+
+    def _active_experiment(self, experiment_id: str) -> Any:
+        found = self.get_experiment(experiment_id)
+        if found.lifecycle_stage != LifecycleStage.ACTIVE:
+            raise invalid(
+                f"The experiment {found.experiment_id} must be in the 'active' state. "
+                f"Current state is {found.lifecycle_stage}."
+            )
+        return found
 
     def _change_experiment(self, experiment_id: str, change: dict[str, Any]) -> None:
         found = self.get_experiment(experiment_id)
@@ -179,12 +191,7 @@ class TrackingStore(Absent):
 
         Raises MlflowException (403) for an experiment of the cluster's own: its trials are the searcher's.
         """
-        found = self.get_experiment(experiment_id)
-        if found.lifecycle_stage != LifecycleStage.ACTIVE:
-            raise invalid(
-                f"The experiment {found.experiment_id} must be in the 'active' state. "
-                f"Current state is {found.lifecycle_stage}."
-            )
+        found = self._active_experiment(experiment_id)
         number = found.experiment_id
         if number == DEFAULT:
             body = {"name": found.name, "tags": {}}

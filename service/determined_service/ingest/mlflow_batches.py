@@ -165,6 +165,8 @@ def _whole(value: Any, path: str, name: str, bounds: tuple[int, int]) -> int:
         found = int(value)
     except (TypeError, ValueError, OverflowError):
         found = None
+    if isinstance(value, bool) or (isinstance(value, float) and value != found):
+        found = None
     if found is not None and bounds[0] <= found <= bounds[1]:
         return found
     if value is None or value == "":

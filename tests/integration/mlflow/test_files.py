@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import httpx
+import psycopg
 import pytest
+from mlflow.exceptions import MlflowException
 
+from determined import storage
 from determined.common.wire.mlflow import BODY_FILE_HEADER, PATH_HEADER, TAKES_PATH_HEADER
+from determined_registry.mlflow.artifacts import Artifacts
+from determined_registry.mlflow.database import SCHEME
 from tests.integration.mlflow.conftest import Cluster
+from tests.integration.mlflow.test_reading import fill
 from tests.integration.mlflow.test_refused import API, ARTIFACTS, _run
+from tests.object_servers import moto, s3_client, s3_section
 from tests.waiting import until
 
 LARGE = 5_000_000
@@ -139,9 +147,48 @@ def test_a_file_that_is_deleted_is_not_found(cluster: Cluster, run: str) -> None
         for file in (cluster.folder / "checkpoints").rglob("x/content"):
             if f"/trial/{run}/" in str(file):
                 file.unlink()
-        answer = api.get(address)
-    assert answer.status_code == 404, answer.text
-    assert "not found" in answer.text
+        # By its path, and through MLflow's server as from a bucket.
+        for path in (address, address.replace("/trials/", "/%74rials/")):
+            answer = api.get(path)
+            assert answer.status_code == 404, answer.text
+            assert "not found" in answer.text
+
+
+def test_a_file_that_is_gone_from_a_bucket_is_not_found(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(database_url)
+    found = Artifacts(database_url.replace("postgresql", SCHEME, 1))
+    key, name = uuid4(), "weights.bin"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / name).write_bytes(b"weights")
+    with moto(tmp_path) as server:
+        section = s3_section(server)
+        manifest = storage.build(section).upload(tmp_path / "model", str(key))
+        with psycopg.connect(database_url, autocommit=True) as conn:
+            conn.execute(
+                "INSERT INTO checkpoints (uuid, state, trial_id, resources, checksums, storage)"
+                " VALUES (%s, 'COMPLETED', 1, %s, %s, %s)",
+                (key, *map(json.dumps, (manifest.resources, manifest.checksums, section))),
+            )
+            conn.execute(
+                "UPDATE experiments SET config = jsonb_set(config, '{checkpoint_storage}', %s)",
+                (json.dumps(section),),
+            )
+            conn.execute(
+                "INSERT INTO mlflow_runs (trial_id, artifacts) VALUES (1, %s)",
+                (json.dumps({"x": 1}),),
+            )
+        whole = found.download_artifacts(f"checkpoints/{key}/{name}", str(tmp_path / "out"))
+        assert Path(whole).read_bytes() == b"weights"
+        for blob in s3_client(server).list_objects_v2(Bucket=section["bucket"])["Contents"]:
+            if blob["Key"].endswith(name):
+                s3_client(server).delete_object(Bucket=section["bucket"], Key=blob["Key"])
+        for path in (f"checkpoints/{key}/{name}", "trials/1/x"):
+            with pytest.raises(MlflowException) as refused:
+                found.download_artifacts(path, str(tmp_path / "out"))
+            assert refused.value.error_code == "RESOURCE_DOES_NOT_EXIST", refused.value
 
 
 def test_files_of_a_model_that_is_logged_go_the_same_way(

@@ -127,6 +127,10 @@ def test_steps_and_times_of_metrics(cluster: Cluster) -> None:
                 (-(10**30), 1, 400, "parameter 'metrics[0].step' supplied"),
                 (0, in_9998 + 1, 400, "parameter 'metrics[0].timestamp' supplied"),
                 (0, 10**40, 400, "parameter 'metrics[0].timestamp' supplied"),
+                (1.5, 1, 400, "Invalid value 1.5 for parameter 'metrics[0].step' supplied"),
+                (True, 1, 400, "Invalid value true for parameter 'metrics[0].step' supplied"),
+                (0, 1.5, 400, "Invalid value 1.5 for parameter 'metrics[0].timestamp' supplied"),
+                (2.0, 1, 200, ""),
             ):
                 point = {"key": "a", "value": 1, "timestamp": moment, "step": step, **more}
                 body = {"run_id": run, "metrics": [point]}
@@ -137,7 +141,7 @@ def test_steps_and_times_of_metrics(cluster: Cluster) -> None:
         history = api.get(f"{API}/metrics/get-history", params=params).raise_for_status().json()
         found = api.get(f"{API}/logged-models/{model}").raise_for_status().json()
     points = {(one["step"], one["timestamp"]) for one in history["metrics"]}
-    assert points == {(most, 1), (-most, in_3500), (0, in_9998)}
+    assert points == {(most, 1), (-most, in_3500), (0, in_9998), (2, 1)}
     assert found["model"]["data"]["metrics"]
 
 

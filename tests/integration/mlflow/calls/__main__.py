@@ -14,7 +14,7 @@ from typing import Any
 
 import mlflow
 
-from tests.integration.mlflow.calls import of_client, of_flavours, of_mlflow, of_rest
+from tests.integration.mlflow.calls import of_client, of_flavours, of_mlflow, of_rest, of_suites
 from tests.integration.mlflow.calls.reasons import group_of
 from tests.integration.mlflow.calls.side import Call, Side, answer
 
@@ -30,7 +30,8 @@ def calls() -> dict[str, Call]:
     found = {f"MlflowClient.{name}": call for name, call in of_client.CALLS.items()}
     found |= {f"mlflow.{name}": call for name, call in of_mlflow.CALLS.items()}
     found |= {f"scripts.{name}": call for name, call in of_flavours.CALLS.items()}
-    return found | {f"REST.{name}": call for name, call in of_rest.CALLS.items()}
+    found |= {f"REST.{name}": call for name, call in of_rest.CALLS.items()}
+    return found | {f"suites.{name}": call for name, call in of_suites.CALLS.items()}
 
 
 def answers(side: Side, asked: Mapping[str, Call]) -> dict[str, Any]:
