@@ -8,10 +8,13 @@ reports wait.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from pathlib import Path
 
 _BEGINNING = "unsent-"
+MOST, LONGEST = 64, 10
+"""Of notes, and of the digits of a process id."""
 
 
 class Note:
@@ -36,6 +39,7 @@ class Note:
 
 
 def found(run_dir: Path) -> list[int]:
-    """The ids of the processes whose notes are there."""
-    names = (path.name.removeprefix(_BEGINNING) for path in run_dir.glob(f"{_BEGINNING}*"))
-    return sorted(int(name) for name in names if name.isdecimal())
+    """The ids of the processes whose notes are there, :data:`MOST` at most: the task may write anything there."""
+    notes = itertools.islice(run_dir.glob(f"{_BEGINNING}*"), MOST)
+    names = (path.name.removeprefix(_BEGINNING) for path in notes)
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) <= LONGEST)
