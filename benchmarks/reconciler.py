@@ -26,15 +26,19 @@ def _statements(experiments: int, trials: int, agents: int) -> tuple[str, ...]:
         FROM generate_series(1, {agents}) n
         """,
         f"""
-        INSERT INTO experiments (state, name, config, owner_id, flow_run_id)
+        INSERT INTO experiments (state, name, config, owner_id)
         SELECT 'ACTIVE', 'e' || n,
                '{{"searcher": {{"name": "random", "metric": "loss", "max_length": {{"batches": 8}},
-                  "max_trials": 100}}, "max_restarts": 5}}', 1, gen_random_uuid()
+                  "max_trials": 100}}, "max_restarts": 5}}', 1
         FROM generate_series(1, {experiments}) n
         """,
         """
-        INSERT INTO searches (experiment_id, committed_event_id, driver, driver_seen_at)
-        SELECT id, 0, gen_random_uuid(), now() + interval '1 h' FROM experiments
+        INSERT INTO searches (experiment_id, committed_event_id, driver)
+        SELECT id, 0, gen_random_uuid() FROM experiments
+        """,
+        """
+        INSERT INTO kept_runs (experiment_id, flow_run_id, seen_at)
+        SELECT id, gen_random_uuid(), now() + interval '1 h' FROM experiments
         """,
         f"""
         INSERT INTO tasks (id, kind, owner_id, flow_run_id)

@@ -150,15 +150,15 @@ _FILL = (
     """,
     # A configuration as long as many are.
     f"""
-    INSERT INTO experiments (state, name, config, owner_id, flow_run_id)
+    INSERT INTO experiments (state, name, config, owner_id)
     SELECT 'ACTIVE', 'e' || n,
            jsonb_build_object('searcher', '{{"name": "random"}}'::jsonb,
                               'resources', '{{"slots_per_trial": 1, "weight": 1}}'::jsonb,
                               'data', (SELECT jsonb_agg(md5((n * i)::text)) FROM generate_series(1, 200) i)),
-           1, gen_random_uuid()
+           1
     FROM generate_series(1, {GROUPS}) n
     """,
-    "INSERT INTO searches (experiment_id, driver_seen_at) SELECT id, now() FROM experiments",
+    "INSERT INTO searches (experiment_id) SELECT id FROM experiments",
     f"""
     INSERT INTO tasks (id, kind, owner_id, flow_run_id)
     SELECT 1 + n % {GROUPS} || '.trial-' || n, 'TRIAL', 1, gen_random_uuid()

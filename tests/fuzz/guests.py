@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import types
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,9 +157,8 @@ class Guests:
                 self.tokens[name] = answer.json()["token"]
 
     async def _thing(self, owner: str) -> Mine:
-        # With a run in Prefect: the service's own loops need not ask for one.
-        run = uuid.uuid4()
-        leg = await self.world.leg(labels=["mine"], owner_id=self._ids[owner], flow_run_id=run)
+        # It wants no run in Prefect: the service's own loops leave it alone.
+        leg = await self.world.leg(labels=["mine"], owner_id=self._ids[owner])
         await leg.client.aclose()
         token = f"token-of-{leg.allocation_id}"
         async with httpx.AsyncClient(

@@ -2,11 +2,10 @@
 
 The service does not reach the storage. It marks the checkpoints (from then on nothing starts from
 them), and a run of the flow ``checkpoint-gc`` removes the files and says so; then the rows follow.
-Everything here may be repeated, and a run that was killed is followed by another
-(:mod:`determined_service.prefect.deletion_runs`).
+Everything here may be repeated, and a run that was killed is started again
+(:mod:`determined_service.prefect.keeper`).
 
-A deletion is a task of kind CHECKPOINT_GC: its owner, state, reason, last run, start and end are in its
-task's row.
+A deletion is a task of kind CHECKPOINT_GC: its owner, state, reason, start and end are in its task's row.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from determined_service.deleting.damage import forget_latest, lock_users
 from determined_service.deleting.garbage import Policy, outside_policy
 from determined_service.deleting.registered import lock_unregistered, refuse_registered
 from determined_service.deleting.remains import values_of
-from determined_service.state import states
+from determined_service.state import keeping, states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TASK, transition
 from determined_service.state.task_kinds import CHECKPOINT_GC, NOTEBOOK, NOTEBOOK_MARK
@@ -186,8 +185,9 @@ async def _request(
             "state": states.ACTIVE,
         },
     )
-    change.notify(topics.DELETIONS)
-    return int(found.scalar_one())
+    deletion_id = int(found.scalar_one())
+    await keeping.want(change, keeping.DELETION, deletion_id)
+    return deletion_id
 
 
 async def _refuse_foreign(conn: AsyncConnection, uuids: Collection[UUID]) -> None:
@@ -396,9 +396,7 @@ async def note_deleted(
         if is_last and values["state"] == "COMPLETED":
             await change.conn.execute(_LATEST_AGAIN, {"uuid": row.uuid})
         change.notify(topics.experiment(row.experiment_id))
-    await change.conn.execute(
-        sa.update(deletions).where(d.id == deletion_id).values(seen_at=sa.func.now())
-    )
+    await keeping.seen(change.conn, keeping.DELETION, deletion_id)
 
 
 # Its globs matched nothing: it is what it was.
@@ -428,7 +426,7 @@ async def end(change: Change, deletion_id: int, error: str | None) -> None:
     if left.first() is not None:
         raise Conflict(f"deletion {deletion_id} still has checkpoints to delete")
     await transition(change, TASK, row.task_id, states.COMPLETED, reason=None)
-    change.notify(topics.DELETIONS)
+    await _ended(change, row.id)
 
 
 async def _fail(change: Change, row: sa.Row[Any], reason: str) -> None:
@@ -439,7 +437,31 @@ async def _fail(change: Change, row: sa.Row[Any], reason: str) -> None:
         await change.conn.execute(_UNMARK_NOTEBOOKS, {"mark": str(row.id)})
     if row.kind == EXPERIMENT_WHOLE:
         await transition(change, EXPERIMENT, row.experiment_id, states.DELETE_FAILED, reason=reason)
+    await _ended(change, row.id)
+
+
+async def _ended(change: Change, deletion_id: int) -> None:
+    await keeping.ended(change, keeping.DELETION, deletion_id)
     change.notify(topics.DELETIONS)
+
+
+async def forget_old(conn: AsyncConnection) -> None:
+    """Forgets deletions that ended long ago; one of an experiment is kept as long as the experiment."""
+    await conn.execute(_FORGET, {"days": FORGET_DAYS})
+
+
+FORGET_DAYS = 7
+_FORGET = sa.text(
+    """
+    WITH gone AS (
+        DELETE FROM tasks k USING deletions d
+        WHERE d.task_id = k.id AND d.experiment_id IS NULL AND k.state = 'COMPLETED'
+          AND k.end_time < now() - make_interval(days => :days)
+        RETURNING k.id
+    )
+    DELETE FROM task_logs l USING gone WHERE l.task_id = gone.id
+    """
+)
 
 
 async def known_checkpoints(conn: AsyncConnection, uuids: Iterable[UUID]) -> set[UUID]:

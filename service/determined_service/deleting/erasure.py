@@ -17,9 +17,9 @@ _TASKS = f"{of_experiment(':id')} UNION ALL SELECT task_id FROM deletions WHERE 
 _RUNS = sa.text(
     f"""
     SELECT flow_run_id FROM tasks WHERE flow_run_id IS NOT NULL AND id IN ({_TASKS})
-    UNION SELECT flow_run_id FROM experiments WHERE id = :id AND flow_run_id IS NOT NULL
-    UNION SELECT cast(jsonb_array_elements_text(earlier_run_ids) AS uuid)
-          FROM deletions WHERE experiment_id = :id
+    UNION SELECT unnest(array_append(r.earlier_flow_run_ids, r.flow_run_id))
+          FROM kept_runs r LEFT JOIN deletions d ON d.id = r.deletion_id
+          WHERE r.experiment_id = :id OR d.experiment_id = :id
     """
 )
 # In this order; what refers to the tasks, the experiment, or its trials, goes with them.
@@ -44,7 +44,8 @@ _ROWS = (
 
 async def runs_of(conn: AsyncConnection, experiment_id: int) -> list[UUID]:
     """The experiment's runs in Prefect: its own, its trials', and those that deleted its files."""
-    return list((await conn.execute(_RUNS, {"id": experiment_id})).scalars())
+    found = (await conn.execute(_RUNS, {"id": experiment_id})).scalars()
+    return [one for one in found if one is not None]
 
 
 async def erase(change: Change, experiment_id: int) -> None:

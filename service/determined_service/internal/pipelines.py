@@ -11,7 +11,8 @@ from determined_service.access.dependencies import PipelineRunAuth
 from determined_service.base import topics
 from determined_service.base.bounds import Id
 from determined_service.base.json import JsonResponse
-from determined_service.pipelines import machine, rows, steps
+from determined_service.pipelines import machine, steps
+from determined_service.state import keeping
 from determined_service.state.change import reader
 from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, SettingsOf
@@ -32,7 +33,7 @@ async def advance(
 ) -> Response:
     """Takes the steps that can be taken, and answers where the pipeline is; waits until that has changed."""
     async with reader(db).connect() as conn:
-        await rows.seen(conn, pipeline_id)
+        await keeping.seen(conn, keeping.PIPELINE, pipeline_id)
     last = await steps.advance(db, settings, pipeline_id)
 
     async def changed() -> bool | None:

@@ -21,6 +21,7 @@ from determined_service.base.bounds import BigId
 from determined_service.base.errors import Forbidden
 from determined_service.base.json import JsonResponse
 from determined_service.retraining import runs, steps
+from determined_service.state import keeping
 from determined_service.state.change import changing, reader
 from determined_service.views.models import find_model
 from determined_service.web.router import Router
@@ -51,7 +52,6 @@ async def begin(
             flow_run_id=given.flow_run_id,
         )
         run = await runs.lock_run(change.conn, run_id)
-        await runs.seen(change.conn, run_id)
         runs.show(change, run_id)
         runs.name(change, run_id, run.model)
     token = ""
@@ -73,7 +73,7 @@ async def advance(
 ) -> Response:
     """Takes the steps that can be taken, and answers where the run is; waits until that has changed."""
     async with reader(db).connect() as conn:
-        await runs.seen(conn, run_id)
+        await keeping.seen(conn, keeping.RETRAINING, run_id)
     last = await steps.advance(db, settings, run_id)
 
     async def changed() -> bool | None:

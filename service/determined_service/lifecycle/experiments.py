@@ -13,13 +13,13 @@ from determined_service.base.errors import Conflict, NotFound
 from determined_service.deleting import deletions
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import trial_queue, unmanaged
-from determined_service.state import prefect_states, states
+from determined_service.state import keeping, prefect_states, states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TRIAL, transition, transition_all
 
 _LOCK = sa.text(
     """
-    SELECT id, state, reason, name, owner_id, resource_pool, flow_run_id, unmanaged,
+    SELECT id, state, reason, name, owner_id, resource_pool, unmanaged,
            config -> 'searcher' AS searcher
     FROM experiments WHERE id = :id FOR NO KEY UPDATE
     """
@@ -91,8 +91,7 @@ async def activate(change: Change, experiment_id: int) -> None:
     if not await transition(change, EXPERIMENT, experiment_id, states.ACTIVE, reason=None):
         return
     _announce(change, experiment_id)
-    if experiment.flow_run_id is None:
-        await request_run(change, experiment_id, experiment.name)
+    await keeping.want(change, keeping.EXPERIMENT, experiment_id)
     rows = await live_trials(change, experiment_id)
     await transition_all(change, TRIAL, [row.id for row in rows], states.ACTIVE)
     live = await trial_queue.live_of_experiment(change, experiment_id)
@@ -112,17 +111,6 @@ async def activate(change: Change, experiment_id: int) -> None:
 def run_name(name: str, experiment_id: int) -> str:
     """What the run of an experiment is called in Prefect."""
     return f"{name} #{experiment_id}"
-
-
-async def request_run(change: Change, experiment_id: int, name: str) -> None:
-    """Has the mirror create the Prefect run that drives the search; repeated requests are one."""
-    entity = prefect_states.experiment_entity(experiment_id)
-    waiting = await change.conn.execute(
-        sa.text("SELECT 1 FROM prefect_outbox WHERE entity = :entity AND kind = :kind"),
-        {"entity": entity, "kind": prefect_states.CREATE_RUN},
-    )
-    if waiting.first() is None:
-        change.tell_prefect(entity, prefect_states.CREATE_RUN, name=run_name(name, experiment_id))
 
 
 async def cancel(change: Change, experiment_id: int) -> None:
@@ -216,18 +204,13 @@ async def _end(change: Change, experiment_id: int, stopping: str) -> None:
     await transition(change, EXPERIMENT, experiment_id, to, **values)
     _announce(change, experiment_id)
     await deletions.collect_garbage(change, experiment_id)
+    prefect_states.show_page(change, prefect_states.experiment_entity(experiment_id))
     found = await change.conn.execute(
-        sa.select(searches.c.driver, experiments.c.flow_run_id, experiments.c.reason)
-        .join(experiments, experiments.c.id == searches.c.experiment_id)
-        .where(searches.c.experiment_id == experiment_id)
+        sa.select(searches.c.driver).where(searches.c.experiment_id == experiment_id)
     )
-    row = found.one()
-    entity = prefect_states.experiment_entity(experiment_id)
-    if row.driver is None:
-        prefect_states.ended(change, entity, to, row.reason)
-    else:
-        # The flow that drives the search sets the end of its own run.
-        prefect_states.show_page(change, entity)
+    if found.scalar_one() is None:
+        # No flow drives the search, which would set the end of its own run.
+        await keeping.ended(change, keeping.EXPERIMENT, experiment_id)
 
 
 async def archive(

@@ -3,11 +3,12 @@
 * agents without a sign of life: their legs end as lost;
 * processes that do not heed a preemption in time, or linger after calling their hyperparameters
   invalid: killed;
-* searches whose driver is gone: their Prefect run is scheduled again;
+* experiments of pipelines that were cancelled by a process that died: killed;
 * allocations that their agent does not start: they go back into the queue;
 * agents that are gone for a week: forgotten;
 * experiments whose pool has no slots for them: they go to a fallback pool;
 * unmanaged trials without a heartbeat: set to ERROR;
+* deletions that ended a week ago: forgotten;
 * runs that somebody cancels in Prefect's UI, or that are stuck there (`prefect.watch`);
 * runs that wait for slots: Prefect is told why (`prefect.waiting_runs`).
 """
@@ -17,48 +18,42 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from determined.common.backoff import Backoff
 from determined.common.wire.times import UNMANAGED_HEARTBEAT_S
 from determined_service.base.db import Database
+from determined_service.deleting import deletions
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import gone_agents, idle, task_files, trial_queue, unmanaged
 from determined_service.lifecycle.exits import Exit, ExitKind, wait_after_losses
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.legs import end_leg
-from determined_service.prefect.gateway import ENDED, Gateway, RunGone, RunState
-from determined_service.prefect.mirror import bump_pools
+from determined_service.pipelines import people as pipelines
+from determined_service.prefect.gateway import Gateway
 from determined_service.prefect.waiting_runs import WaitingRuns
 from determined_service.prefect.watch import PrefectWatch
 from determined_service.scheduling.fallback import fall_back
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.queue import Queue
 from determined_service.scheduling.reading import SnapshotReader
-from determined_service.search.drivers import DRIVER_LOST_S, DRIVER_QUIET_S
-from determined_service.state import prefect_states, presence, states
+from determined_service.state import presence, states
 from determined_service.state.change import changing, reader
 from determined_service.state.nodes import NODES
-from determined_service.state.prefect_states import EXPERIMENT_ENTITY, TASK_ENTITY
+from determined_service.state.prefect_states import TASK_ENTITY
 
 logger = logging.getLogger(__name__)
 
 PASS_S = 5.0
-SUSPECT_S = 0.5
-"""How long a driver's hang-up is left alone: its agent tells Prefect of a crash only after a moment."""
-# How often Prefect is asked for the run of a driver that stays quiet.
-ASK_AGAIN_SECONDS = (PASS_S, 300.0)
+GAP_S = 0.5
+"""Least time between two passes, however often something is announced."""
 PREEMPTION_TIMEOUT_S = 3600
 MOST_PREEMPTION_TIMEOUT_S = 100 * 365 * 86400
 """Experiments of earlier releases may hold more than an interval of Postgres' does: one such row would end
 every pass."""
 INVALID_HP_GRACE_S = 10.0
-MAX_REVIVALS = 10
-"""After this many restarts of its run in a row, an experiment is given up."""
 FORGET_S = 600.0
 FORGET_AGENTS_S = 7 * 86400.0
 
@@ -92,30 +87,6 @@ _UNSTARTED = sa.text(
     ORDER BY n.id, n.agent_id
     """
 )
-_QUIET_DRIVERS = sa.text(
-    """
-    SELECT e.id, e.flow_run_id, e.state, s.committed_event_id,
-           extract(epoch FROM now() - s.driver_seen_at)::float8 AS silent_s
-    FROM experiments e JOIN searches s ON s.experiment_id = e.id
-    WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')
-      AND e.flow_run_id IS NOT NULL
-      AND NOT e.unmanaged
-      AND coalesce(s.driver_seen_at, e.start_time) < now() - make_interval(secs => :quiet)
-    ORDER BY e.id
-    """
-)
-_UNSETTLED = sa.text(
-    """
-    SELECT e.id, e.flow_run_id, e.state, e.reason,
-           EXISTS (SELECT FROM trials t JOIN tasks k ON k.id = t.task_id
-                   WHERE t.experiment_id = e.id AND k.flow_run_id IS NULL) AS runs_missing
-    FROM experiments e JOIN searches s ON s.experiment_id = e.id
-    WHERE e.state IN ('COMPLETED', 'CANCELED', 'ERROR') AND e.flow_run_id IS NOT NULL
-      AND s.driver_seen_at < now() - make_interval(secs => :quiet)
-      AND e.end_time BETWEEN now() - make_interval(secs => :forget)
-                         AND now() - make_interval(secs => :quiet)
-    """
-)
 _QUIETLY_STOPPING = sa.text(
     """
     SELECT e.id FROM experiments e
@@ -133,14 +104,6 @@ _STRANDED = sa.text(
         SELECT FROM allocations a WHERE a.task_id = t.task_id AND a.state <> 'TERMINATED')
     """
 )
-_WITHOUT_RUN = sa.text(
-    f"""
-    SELECT e.id, e.name FROM experiments e
-    WHERE e.state = 'ACTIVE' AND e.flow_run_id IS NULL AND NOT e.unmanaged
-      AND e.start_time < now() - interval '30 s'
-      AND NOT EXISTS (SELECT FROM prefect_outbox o WHERE o.entity = '{EXPERIMENT_ENTITY}' || e.id)
-    """
-)
 _DROP_ORPHANS = sa.text(
     f"""
     DELETE FROM prefect_outbox o
@@ -150,16 +113,6 @@ _DROP_ORPHANS = sa.text(
       AND coalesce(k.end_time, e.end_time) < now() - make_interval(secs => :forget)
     """
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Revivals:
-    """How often in a row an experiment's run was started again: with no event answered in between,
-    the last time at ``at`` (monotonic seconds)."""
-
-    count: int
-    committed_event_id: int
-    at: float
 
 
 class Reconciler:
@@ -187,14 +140,10 @@ class Reconciler:
             snapshots = SnapshotReader(self._schedulers, agent_timeout_s)
             self._watch = PrefectWatch(db, gateway, stuck_run_s, snapshots)
             self._waiting_runs = WaitingRuns(db, gateway, Queue(db, snapshots))
-        self._gateway = gateway
         self._agent_timeout_s = agent_timeout_s
         self._began = time.monotonic()
         self._invalid_since: dict[str, float] = {}
         self._warned: set[tuple[str, datetime.datetime]] = set()
-        self._ask_again: dict[int, tuple[float, Backoff]] = {}
-        self._revivals: dict[int, Revivals] = {}
-        self._settled: set[int] = set()
 
     async def run_pass(self) -> None:
         """Looks at everything once."""
@@ -208,9 +157,8 @@ class Reconciler:
         await self._end_idle()
         async with self._db.tx() as conn:
             await task_files.drop_old(conn)
-        if self._gateway is not None:
-            await self._revive_drivers(self._gateway)
-            await self._settle_runs(self._gateway)
+            await deletions.forget_old(conn)
+        await pipelines.stop_all(self._db)
         if self._watch is not None:
             await self._watch.look()
             await self._waiting_runs.look()
@@ -303,10 +251,6 @@ class Reconciler:
             reports = trial_queue.is_reports_form(row.searcher)
             if trial_queue.wants_slots(reports, row.op_complete, row.closed):
                 await self._queue_again(row)
-        for row in await self._select(_WITHOUT_RUN):
-            async with changing(self._db) as change:
-                await experimenting.lock_experiment(change, row.id)
-                await experimenting.request_run(change, row.id, row.name)
         async with reader(self._db).connect() as conn:
             await conn.execute(_DROP_ORPHANS, {"forget": FORGET_S})
 
@@ -324,99 +268,3 @@ class Reconciler:
             if not wait_after_losses(lost):
                 logger.warning("trial %s had no place in the queue: it queues again", row.id)
             await trial_queue.request(change, [row.id])
-
-    async def _revive_drivers(self, gateway: Gateway) -> None:
-        now = time.monotonic()
-        rows = await self._select(_QUIET_DRIVERS, quiet=DRIVER_QUIET_S)
-        quiet = {row.id for row in rows}
-        self._ask_again = {key: at for key, at in self._ask_again.items() if key in quiet}
-        for row in rows:
-            at, backoff = self._ask_again.get(row.id, (0.0, Backoff(*ASK_AGAIN_SECONDS)))
-            if now < at:
-                continue
-            self._ask_again[row.id] = (now + backoff.next_delay(), backoff)
-            await self._revive(gateway, row)
-
-    async def _revive(self, gateway: Gateway, row: sa.Row[Any]) -> None:
-        try:
-            run = await gateway.read_state(row.flow_run_id)
-        except RunGone:
-            async with changing(self._db) as change:
-                await experimenting.fail(change, row.id, "its run was deleted in Prefect")
-            return
-        silent_s = DRIVER_LOST_S if row.silent_s is None else row.silent_s
-        verdict = judge_driver(run, silent_s, datetime.datetime.now(datetime.UTC))
-        if verdict == "wait":
-            return
-        if verdict == "poll":
-            async with changing(self._db) as change:
-                await bump_pools(change, row.id)
-        elif verdict == "cancel":
-            async with changing(self._db) as change:
-                await experimenting.cancel(change, row.id)
-        elif self._count_revival(row) > MAX_REVIVALS:
-            reason = f"its driver failed {MAX_REVIVALS} times in a row; the last: {run.message}"
-            async with changing(self._db) as change:
-                await experimenting.fail(change, row.id, reason)
-        else:
-            logger.warning(
-                "experiment %s has no driver (its run is %s): starting it again",
-                row.id,
-                run.name,
-            )
-            await gateway.set_state(
-                row.flow_run_id, "SCHEDULED", "Scheduled", "the driver was lost: started again"
-            )
-            async with changing(self._db) as change:
-                await bump_pools(change, row.id)
-
-    def _count_revival(self, row: sa.Row[Any]) -> int:
-        now = time.monotonic()
-        last = self._revivals.get(row.id)
-        in_a_row = (
-            last is not None
-            and last.committed_event_id == row.committed_event_id
-            and now - last.at < FORGET_S
-        )
-        count = last.count + 1 if last is not None and in_a_row else 1
-        self._revivals[row.id] = Revivals(count, row.committed_event_id, now)
-        return count
-
-    async def _settle_runs(self, gateway: Gateway) -> None:
-        """Ends the Prefect runs of ended experiments whose driver died before it could, or has
-        them started once more if it died before it made the runs of all trials."""
-        for row in await self._select(_UNSETTLED, quiet=DRIVER_LOST_S, forget=FORGET_S):
-            if row.id in self._settled:
-                continue
-            try:
-                run = await gateway.read_state(row.flow_run_id)
-            except RunGone:
-                run = None
-            if row.runs_missing and run is not None and run.type not in ("CANCELLED", "CANCELLING"):
-                logger.warning("experiment %s lacks runs of trials: starting its run again", row.id)
-                words = "started again: runs of its trials are missing"
-                await gateway.set_state(row.flow_run_id, "SCHEDULED", "Scheduled", words)
-                async with changing(self._db) as change:
-                    await bump_pools(change, row.id)
-                continue
-            if run is not None and run.type not in ENDED:
-                async with changing(self._db) as change:
-                    entity = prefect_states.experiment_entity(row.id)
-                    prefect_states.ended(change, entity, row.state, row.reason)
-            self._settled.add(row.id)
-
-
-def judge_driver(run: RunState, silent_s: float, now: datetime.datetime) -> str:
-    """What to do about a driver that has not spoken for ``silent_s`` seconds.
-
-    "wait" (it may come back), "poll" (its run waits for an agent: remind them), "cancel" (somebody
-    cancelled it in Prefect), "restart".
-    """
-    if run.type in ("CANCELLED", "CANCELLING"):
-        return "cancel"
-    if run.type == "SCHEDULED":
-        return "poll"
-    if run.type in ENDED:
-        return "restart"
-    in_state_s = (now - run.since).total_seconds()
-    return "restart" if min(silent_s, in_state_s) >= DRIVER_LOST_S else "wait"

@@ -21,13 +21,12 @@ from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
 from determined_service.deleting import notebook_files
-from determined_service.loops.reconciler import PASS_S, SUSPECT_S, Reconciler
-from determined_service.prefect.deletion_runs import DeletionRuns
+from determined_service.loops.due_retrainings import DueRetrainings
+from determined_service.loops.reconciler import GAP_S, PASS_S, Reconciler
 from determined_service.prefect.gateway import PrefectGateway, import_prefect
+from determined_service.prefect.keeper import Keeper
 from determined_service.prefect.mirror import Mirror
 from determined_service.prefect.pages.writing import RunPages
-from determined_service.prefect.pipeline_runs import PipelineRuns
-from determined_service.prefect.retraining_runs import RetrainingRuns
 from determined_service.prefect.work_pools import WorkPools
 from determined_service.scheduling.placement import schedule_forever
 from determined_service.scheduling.pools import PoolSchedulers
@@ -94,12 +93,8 @@ async def _lead(
             mirror = Mirror(db, hub, gateway, settings, pages)
             tasks.create_task(mirror.run(), name="mirror")
             tasks.create_task(pages.run(), name="pages of runs")
-            deletions = DeletionRuns(db, gateway, settings)
-            tasks.create_task(deletions.run(hub), name="deletions")
-            retraining = RetrainingRuns(db, gateway, settings)
-            tasks.create_task(retraining.run(hub), name="retrainings")
-            pipelines = PipelineRuns(db, gateway, settings)
-            tasks.create_task(pipelines.run(hub), name="pipelines")
+            tasks.create_task(Keeper(db, gateway, settings).run(hub), name="keeper of runs")
+            tasks.create_task(DueRetrainings(db).run(hub), name="retrainings")
             tasks.create_task(WorkPools(db, gateway, settings).run(hub), name="work pools")
         rule = notebook_files.apply_rule_forever(db, settings)
         tasks.create_task(rule, name="kept files of notebooks")
@@ -125,7 +120,7 @@ async def _reconcile(reconciler: Reconciler, hub: Hub) -> None:
     while True:
         with hub.subscribe([topics.RECONCILER]) as event:
             if await wait_at_most(event, PASS_S):
-                await asyncio.sleep(SUSPECT_S)
+                await asyncio.sleep(GAP_S)
         try:
             await reconciler.run_pass()
         except (httpx.HTTPError, sa.exc.OperationalError) as error:

@@ -20,7 +20,7 @@ from determined_service.base.errors import Conflict, NotFound
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.pipelines import machine, rows
 from determined_service.pipelines.machine import Try
-from determined_service.state import states
+from determined_service.state import keeping, states
 from determined_service.state.change import Change, changing, reader
 
 
@@ -74,6 +74,17 @@ async def stop(db: Database, pipeline_id: int) -> None:
             await rows.set_try(change, pipeline_id, one.step, which, machine.CANCELED)
 
 
+async def stop_all(db: Database) -> None:
+    """As :func:`stop`, for every pipeline of which a process that died has left experiments to be killed."""
+    async with reader(db).connect() as conn:
+        found = await conn.execute(_STOPPING)
+    for pipeline_id in found.scalars():
+        await stop(db, pipeline_id)
+
+
+_STOPPING = sa.select(rows.x.pipeline_id).where(rows.x.state == machine.STOPPING).distinct()
+
+
 async def resume(db: Database, pipeline_id: int) -> None:
     """What failed or was canceled is tried again; what has completed stays.
 
@@ -95,9 +106,8 @@ async def resume(db: Database, pipeline_id: int) -> None:
                     await _try_again(change, pipeline_id, place, one)
             state = machine.RUNNING if standing.tries else machine.WAITING
             await rows.set_step(change, pipeline_id, place, state)
-        await rows.touch(
-            change, pipeline_id, state=machine.RUNNING, reason=None, ended_at=None, wake=True
-        )
+        await rows.touch(change, pipeline_id, state=machine.RUNNING, reason=None, ended_at=None)
+        await keeping.wake(change, keeping.PIPELINE, pipeline_id)
 
 
 async def _try_again(change: Change, pipeline_id: int, place: int, one: Try) -> None:

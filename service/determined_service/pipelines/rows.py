@@ -19,6 +19,7 @@ from determined_registry.database.tables import (
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.pipelines.machine import ENDED, Standing, Try
+from determined_service.state import keeping
 from determined_service.state.change import Change
 
 p = pipelines.c
@@ -88,26 +89,18 @@ async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
     return Pipeline(row, plan, steps, standings, results)
 
 
-async def seen(conn: AsyncConnection, pipeline_id: int) -> None:
-    """Its flow has asked: it is awake."""
-    await conn.execute(
-        sa.update(pipelines).where(p.id == pipeline_id).values(seen_at=sa.func.now(), wake=False)
-    )
-
-
 async def touch(change: Change, pipeline_id: int, **values: Any) -> None:
     """Something of the pipeline has changed."""
     await change.conn.execute(
-        sa.update(pipelines)
-        .where(p.id == pipeline_id)
-        .values(changes=p.changes + 1, revivals=0, seen_at=sa.func.now(), **values)
+        sa.update(pipelines).where(p.id == pipeline_id).values(changes=p.changes + 1, **values)
     )
-    change.notify(topics.PIPELINES, topics.pipeline(pipeline_id))
+    change.notify(topics.pipeline(pipeline_id))
 
 
 async def end(change: Change, pipeline_id: int, state: str, reason: str) -> None:
     """The pipeline has ended. ``reason``: for people."""
     await touch(change, pipeline_id, state=state, reason=reason, ended_at=sa.func.clock_timestamp())
+    await keeping.ended(change, keeping.PIPELINE, pipeline_id)
 
 
 async def set_step(

@@ -25,6 +25,7 @@ from determined_service.lifecycle.quotas import require_room
 from determined_service.pipelines import machine
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
+from determined_service.state import keeping
 from determined_service.state.change import Change
 from determined_service.submission import submit
 from determined_service.submission.definition_store import store_definition
@@ -175,7 +176,8 @@ async def store(
             for place, step in enumerate(prepared.plan.steps)
         ],
     )
-    change.notify(topics.PIPELINES, topics.pipeline(pipeline_id))
+    await keeping.want(change, keeping.PIPELINE, pipeline_id)
+    change.notify(topics.pipeline(pipeline_id))
     if is_new:
         await require_room(conn, quotas, owner_id, "model_definition_bytes")
     return pipeline_id

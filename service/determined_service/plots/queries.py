@@ -49,8 +49,9 @@ def _experiment(conn: Connection, experiment_id: int) -> Search:
         """
         SELECT e.name, e.state, e.reason, e.description, e.labels, e.config, e.resource_pool AS pool,
                e.start_time AS start, e.end_time AS "end", now(), u.username AS owner,
-               e.flow_run_id::text
-        FROM experiments e JOIN users u ON u.id = e.owner_id WHERE e.id = %s
+               r.flow_run_id::text
+        FROM experiments e JOIN users u ON u.id = e.owner_id
+        LEFT JOIN kept_runs r ON r.experiment_id = e.id WHERE e.id = %s
         """,
         [experiment_id],
     ).fetchone()

@@ -16,14 +16,10 @@ from uuid import UUID
 
 from determined.common import lean_jsonschema
 from determined.common.wire.prefect import (
-    DELETION_DEPLOYMENT,
     DELETION_FLOW,
-    EXPERIMENT_DEPLOYMENT,
     EXPERIMENT_FLOW,
     FAR_FUTURE,
-    PIPELINE_DEPLOYMENT,
     PIPELINE_FLOW,
-    RETRAINING_DEPLOYMENT,
     RETRAINING_FLOW,
     SCHEDULED,
     TASK_FLOWS,
@@ -39,9 +35,15 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
-FLOWS = (EXPERIMENT_FLOW, TRIAL_FLOW, *TASK_FLOWS)
+FLOWS = (
+    EXPERIMENT_FLOW,
+    TRIAL_FLOW,
+    *TASK_FLOWS,
+    DELETION_FLOW,
+    RETRAINING_FLOW,
+    PIPELINE_FLOW,
+)
 """The names of our flows and of their deployments."""
-DEPLOYED = (*FLOWS, DELETION_FLOW, RETRAINING_FLOW, PIPELINE_FLOW)
 PAGE = 200
 MAX_PAGES = 25
 
@@ -123,20 +125,6 @@ class Gateway(Protocol):
     """The calls that the mirror and the reconciler need; implemented by :class:`PrefectGateway`, or by a
     fake in tests.
     """
-
-    async def create_experiment_run(
-        self,
-        experiment_id: int,
-        *,
-        key: str,
-        name: str,
-        tags: Sequence[str],
-        parent: ParentRun | None = None,
-    ) -> tuple[UUID, str | None]:
-        """Creates the run, once per ``key``; returns it and its work pool. ``parent``: it is a subflow.
-
-        Raises NotDeployed.
-        """
 
     async def create_task_run(
         self, flow: str, task_id: str, *, pool: str | None, key: str, name: str, tags: Sequence[str]
@@ -221,20 +209,38 @@ class PrefectGateway:
     ) -> None:
         await self._client.__aexit__(kind, error, traceback)
 
-    async def create_experiment_run(
+    async def create_run(
         self,
-        experiment_id: int,
+        deployment: str,
         *,
+        parameters: dict[str, Any],
         key: str,
         name: str,
         tags: Sequence[str],
         parent: ParentRun | None = None,
-    ) -> tuple[UUID, str | None]:
-        parameters = {"experiment_id": experiment_id}
-        task_run_id = None if parent is None else await self._create_parent(parent)
-        return await self._create_run(
-            EXPERIMENT_DEPLOYMENT, parameters, key, name, tags, task_run_id
-        )
+    ) -> UUID:
+        """Creates a run of the deployment, once per ``key``; of a ``parent`` it is a subflow.
+
+        Raises NotDeployed.
+        """
+        from prefect.exceptions import PrefectHTTPStatusError
+
+        found = await self._find_deployment(deployment)
+        try:
+            run = await self._client.create_flow_run_from_deployment(
+                found.id,
+                parameters=parameters,
+                name=name,
+                tags=tags,
+                idempotency_key=key,
+                parent_task_run_id=None if parent is None else await self._create_parent(parent),
+            )
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != 404:
+                raise
+            self._deployments.pop(deployment, None)
+            raise NotDeployed(f"the deployment {deployment!r} was deleted") from error
+        return run.id
 
     async def _create_parent(self, parent: ParentRun) -> UUID | None:
         """A dummy task run, which makes Prefect draw its flow run as a subflow; None: the parent is gone."""
@@ -259,26 +265,6 @@ class PrefectGateway:
                 raise
             return None
         return made.id
-
-    async def create_pipeline_run(
-        self, pipeline_id: int, *, key: str, name: str, tags: Sequence[str]
-    ) -> tuple[UUID, str | None]:
-        """As :meth:`create_experiment_run`, of the flow of a pipeline."""
-        parameters = {"pipeline_id": pipeline_id}
-        return await self._create_run(PIPELINE_DEPLOYMENT, parameters, key, name, tags)
-
-    async def create_deletion_run(
-        self, deletion_id: int, *, key: str, name: str, tags: Sequence[str]
-    ) -> tuple[UUID, str | None]:
-        """As :meth:`create_experiment_run`, of the flow that deletes from checkpoint storage."""
-        parameters = {"deletion_id": deletion_id}
-        return await self._create_run(DELETION_DEPLOYMENT, parameters, key, name, tags)
-
-    async def create_retraining_run(
-        self, run_id: int, *, key: str, name: str, tags: Sequence[str]
-    ) -> tuple[UUID, str | None]:
-        """As :meth:`create_experiment_run`, of the flow that trains a model again."""
-        return await self._create_run(RETRAINING_DEPLOYMENT, {"run_id": run_id}, key, name, tags)
 
     async def create_task_run(
         self, flow: str, task_id: str, *, pool: str | None, key: str, name: str, tags: Sequence[str]
@@ -307,38 +293,6 @@ class PrefectGateway:
                 raise
         # The resource pool has no work pool (yet).
         return await create(deployment.pool)
-
-    async def _create_run(
-        self,
-        deployment: str,
-        parameters: dict[str, Any],
-        key: str,
-        name: str,
-        tags: Sequence[str],
-        parent_task_run_id: UUID | None = None,
-    ) -> tuple[UUID, str | None]:
-        from prefect.exceptions import PrefectHTTPStatusError
-
-        found = await self._find_deployment(deployment)
-        try:
-            run = await self._client.create_flow_run_from_deployment(
-                found.id,
-                parameters=parameters,
-                name=name,
-                tags=tags,
-                idempotency_key=key,
-                parent_task_run_id=parent_task_run_id,
-            )
-        except PrefectHTTPStatusError as error:
-            if error.response.status_code != 404:
-                raise
-            del self._deployments[deployment]
-            raise NotDeployed(f"the deployment {deployment!r} was deleted") from error
-        return run.id, found.pool
-
-    async def pipeline_pool(self) -> str | None:
-        """The work pool of the runs of pipelines. Raises NotDeployed."""
-        return (await self._find_deployment(PIPELINE_DEPLOYMENT)).pool
 
     async def _find_deployment(self, name: str) -> Deployment:
         """Raises NotDeployed."""
@@ -398,14 +352,14 @@ class PrefectGateway:
         from prefect.client.schemas.actions import DeploymentUpdate
         from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
 
-        named = DeploymentFilter(name=DeploymentFilterName(any_=list(DEPLOYED)))
+        named = DeploymentFilter(name=DeploymentFilterName(any_=list(FLOWS)))
         found = await self._client.read_deployments(deployment_filter=named)
         for one in found:
             where = one.work_pool_name
             if where != pool and (where is None or where in pools):
                 await self._client.update_deployment(one.id, DeploymentUpdate(work_pool_name=pool))
                 self._deployments.clear()
-        return {one.name for one in found} >= set(DEPLOYED)
+        return {one.name for one in found} >= set(FLOWS)
 
     async def delete_run(self, run_id: UUID) -> None:
         """Deletes the run with its artifacts; one that is gone already is no error."""

@@ -20,18 +20,16 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from determined.common.backoff import Backoff
-from determined.common.wire.prefect import experiment_tags, is_awaiting_slots, pipeline_tags
-from determined_registry.database.tables import experiments, tasks
+from determined.common.wire.prefect import experiment_tags, is_awaiting_slots
+from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
-from determined_service.prefect.gateway import Gateway, NotDeployed, ParentRun, RunGone
+from determined_service.prefect.gateway import Gateway, NotDeployed, RunGone
 from determined_service.prefect.pages.writing import RunPages
-from determined_service.state import states
-from determined_service.state.change import Change, changing, reader
+from determined_service.state.change import changing, reader
 from determined_service.state.prefect_states import (
-    CREATE_RUN,
     CREATE_TASK_RUN,
     EXPERIMENT_ENTITY,
     NAME_RUN,
@@ -73,7 +71,6 @@ class Row:
     attempts: int
     age_s: float
     run_id: UUID | None
-    experiment_state: str | None = None
     owner: str | None = None
 
 
@@ -113,22 +110,21 @@ _ROWS = sa.text(
     f"""
     SELECT o.id, o.entity, o.kind, o.payload, o.attempts,
            extract(epoch FROM now() - o.created_at)::float8 AS age_s,
-           coalesce(k.flow_run_id, e.flow_run_id, r.flow_run_id) AS run_id,
-           e.state AS experiment_state, u.username AS owner
+           coalesce(k.flow_run_id, r.flow_run_id, t.flow_run_id) AS run_id, u.username AS owner
     FROM prefect_outbox o
     LEFT JOIN tasks k ON starts_with(o.entity, '{TASK_ENTITY}')
         AND k.id = substr(o.entity, {len(TASK_ENTITY) + 1})
     -- CASE, because a cast may be made before what stands beside it is looked at.
     LEFT JOIN experiments e ON e.id = CASE WHEN starts_with(o.entity, '{EXPERIMENT_ENTITY}')
         THEN split_part(o.entity, ':', 2)::int END
-    LEFT JOIN retraining_runs r ON r.id = CASE WHEN starts_with(o.entity, '{RETRAINING_ENTITY}')
+    LEFT JOIN kept_runs r ON r.experiment_id = e.id
+    LEFT JOIN kept_runs t ON t.retraining_run_id = CASE WHEN starts_with(o.entity, '{RETRAINING_ENTITY}')
         THEN split_part(o.entity, ':', 2)::bigint END
     LEFT JOIN users u ON u.id = coalesce(e.owner_id, k.owner_id)
     -- The states of a trial wait until its run is there, those of other tasks until they made it.
     WHERE o.entity <> ALL(:busy) AND (
         k.id IS NULL OR k.flow_run_id IS NOT NULL OR o.kind = '{CREATE_TASK_RUN}')
-    -- New runs first: somebody waits for them.
-    ORDER BY o.kind <> '{CREATE_RUN}', o.id
+    ORDER BY o.id
     LIMIT 1000
     """
 )
@@ -180,7 +176,6 @@ class Mirror:
             found = await conn.execute(_ROWS, {"busy": [*self._tasks, *waiting]})
             rows = [Row(**row._mapping) for row in found]
         look_again = [SWEEP_S, *(at - now for at in waiting.values())]
-        # Rows come in two runs (new ones, others); an entity's are brought together, in order.
         entities = dict.fromkeys(row.entity for row in rows)
         by_entity = {
             entity: list(group)
@@ -217,9 +212,7 @@ class Mirror:
     async def _deliver(self, entity: str, deliveries: Sequence[Delivery]) -> None:
         try:
             for delivery in deliveries:
-                if delivery.row.kind == CREATE_RUN:
-                    await self._create_run(delivery)
-                elif delivery.row.kind == CREATE_TASK_RUN:
+                if delivery.row.kind == CREATE_TASK_RUN:
                     await self._create_task_run(delivery)
                 elif delivery.row.kind == SHOW_PAGE:
                     await self._show_page(delivery)
@@ -286,40 +279,6 @@ class Mirror:
         told = (found.type, found.name, found.message or "")
         return told != (row.payload["type"], row.payload["name"], row.payload["message"])
 
-    async def _create_run(self, delivery: Delivery) -> None:
-        row = delivery.row
-        experiment_id = experiment_of(row.entity)
-        if row.run_id is not None or row.experiment_state in (None, *states.ENDED):
-            async with reader(self._db).connect() as conn:
-                await conn.execute(_DELETE, {"ids": list(delivery.ids)})
-            return
-        tags = ["determined", *experiment_tags(experiment_id, row.owner)]
-        async with reader(self._db).connect() as conn:
-            of = (await conn.execute(_PIPELINE, {"id": experiment_id})).first()
-        parent = None
-        if of is not None:
-            place = f"{of.step}-{of.item}-{of.attempt}"
-            name = f"experiment-{experiment_id}"
-            parent = ParentRun(of.flow_run_id, f"{of.id}-{place}", name)
-            tags += pipeline_tags(of.id)
-        run_id, pool = await self._gateway.create_experiment_run(
-            experiment_id,
-            key=f"determined-{self._settings.cluster_id}-experiment-{experiment_id}",
-            name=row.payload["name"],
-            tags=tags,
-            parent=parent,
-        )
-        async with changing(self._db) as change:
-            await change.conn.execute(
-                sa.update(experiments)
-                .where(experiments.c.id == experiment_id)
-                .values(flow_run_id=run_id)
-            )
-            await change.conn.execute(_DELETE, {"ids": list(delivery.ids)})
-            await bump_pools(change, experiment_id, pool)
-            change.notify(topics.experiment(experiment_id))
-            change.tell_prefect(row.entity, SHOW_PAGE)
-
     async def _create_task_run(self, delivery: Delivery) -> None:
         """Make the run of a task that somebody launched; what happened to it meanwhile comes after it."""
         row = delivery.row
@@ -376,29 +335,4 @@ class Mirror:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
 
-# Of which pipeline's run the experiment's is a subflow.
-_PIPELINE = sa.text(
-    """
-    SELECT p.id, p.flow_run_id, x.step, x.item, x.attempt
-    FROM pipeline_experiments x JOIN pipelines p ON p.id = x.pipeline_id
-    WHERE x.experiment_id = :id AND NOT x.cached AND p.flow_run_id IS NOT NULL
-    ORDER BY x.pipeline_id, x.attempt LIMIT 1
-    """
-)
 _DELETE = sa.text("DELETE FROM prefect_outbox WHERE id = ANY(:ids)")
-
-
-async def bump_pools(change: Change, experiment_id: int, work_pool: str | None = None) -> None:
-    """Tell the agents in ``work_pool`` and in the experiment's resource pool to ask Prefect now."""
-    found = await change.conn.execute(
-        sa.text(
-            """
-            UPDATE pools SET prefect_poll_seq = prefect_poll_seq + 1
-            WHERE name = :pool
-               OR name = (SELECT resource_pool FROM experiments WHERE id = :experiment_id)
-            RETURNING name
-            """
-        ),
-        {"pool": work_pool, "experiment_id": experiment_id},
-    )
-    change.notify(*(topics.pool(row.name) for row in found))

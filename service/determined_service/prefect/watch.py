@@ -1,9 +1,9 @@
 """Watches our runs in Prefect: runs that somebody cancels, and runs that are stuck.
 
-* a run that somebody cancels: its experiment is cancelled, or its task killed. Prefect shows such a run
-  as Cancelling; one that waits (for slots, for an agent) it ends as Cancelled at once;
-* a run that stays Cancelling or Pending for long: it gets the state that its task or experiment is
-  in; if we know of none, it is ended with the reason;
+* a run that somebody cancels: its task is killed, and the keeper looks at one that it keeps. Prefect shows
+  such a run as Cancelling; one that waits (for slots, for an agent) it ends as Cancelled at once;
+* a run that stays Cancelling or Pending for long: it gets the state that its task is in, or is left to the
+  keeper; if we know of none, it is ended with the reason;
 * a leg that a stock Prefect worker claimed, and whose run has ended without it: it is lost;
 * a user's flow that was cancelled, and whose process did not live to kill the experiments that it had
   submitted (docs/automate/blocks.md): they are killed.
@@ -19,16 +19,17 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, OpenRun, RunGone
-from determined_service.prefect.run_owners import RunOwner, find_owners, mirrored_kinds
+from determined_service.prefect.mirrored_tasks import MirroredTask, find_tasks, mirrored_kinds
 from determined_service.scheduling.explanation import why_queued
 from determined_service.scheduling.reading import SnapshotReader
-from determined_service.state import states
+from determined_service.state import keeping, states
 from determined_service.state.change import Change, changing, reader
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ CLAIM_GRACE_S = 15.0
 
 _ANY_OPEN = sa.text(
     """
-    SELECT WHERE EXISTS (SELECT FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR'))
+    SELECT WHERE EXISTS (SELECT FROM kept_runs WHERE NOT settled)
         OR EXISTS (SELECT FROM tasks WHERE kind = ANY(:kinds)
                    AND state NOT IN ('COMPLETED', 'CANCELED', 'ERROR'))
     """
@@ -96,10 +97,15 @@ class PrefectWatch:
         now = datetime.datetime.now(datetime.UTC)
         since = now - LOOK_BACK if self._looked_at is None else self._looked_at - OVERLAP
         if await self._rows(_ANY_OPEN, kinds=mirrored_kinds()):
-            for owner in await self._owners(await self._gateway.cancelling()):
+            cancelling = await self._gateway.cancelling()
+            cancelled = await self._gateway.cancelled_since(since)
+            async with changing(self._db) as change:
+                if await keeping.look_soon(change.conn, [*cancelling, *cancelled]):
+                    change.notify(topics.KEPT_RUNS)
+            for owner in await self._owners(cancelling):
                 async with changing(self._db) as change:
                     await owner.cancel(change)
-            for owner in await self._owners(await self._gateway.cancelled_since(since)):
+            for owner in await self._owners(cancelled):
                 if owner.state not in states.TERMINAL:
                     await self._stop_if_cancelled(owner)
         self._looked_at = now
@@ -113,11 +119,11 @@ class PrefectWatch:
         async with reader(self._db).connect() as conn:
             return list(await conn.execute(statement, values))
 
-    async def _owners(self, run_ids: list[UUID]) -> list[RunOwner]:
+    async def _owners(self, run_ids: list[UUID]) -> list[MirroredTask]:
         async with reader(self._db).connect() as conn:
-            return await find_owners(conn, run_ids)
+            return await find_tasks(conn, run_ids)
 
-    async def _stop_if_cancelled(self, owner: RunOwner) -> None:
+    async def _stop_if_cancelled(self, owner: MirroredTask) -> None:
         """Stop what lives although its run is Cancelled, unless Prefect has not been told its state yet."""
         # The order matters: a trial that was continued has a word for Prefect waiting, or Prefect
         # has heard it and the run is Cancelled no more.
@@ -144,7 +150,11 @@ class PrefectWatch:
         unfinished = [run for run in await self._gateway.unfinished() if run.since < soon]
         owners = await self._owners([run.id for run in unfinished])
         known = {owner.run_id: owner for owner in owners}
+        async with changing(self._db) as change:
+            kept = await keeping.unsettle(change.conn, [run.id for run in unfinished])
         for run in unfinished:
+            if run.id in kept:
+                continue
             owner = known.get(run.id)
             if run.since >= before and (owner is None or owner.state not in states.TERMINAL):
                 continue
@@ -170,7 +180,7 @@ class PrefectWatch:
         except RunGone:
             return
 
-    async def _tell_again(self, owner: RunOwner, run: OpenRun) -> None:
+    async def _tell_again(self, owner: MirroredTask, run: OpenRun) -> None:
         async with changing(self._db) as change:
             # Held, so that what is told is not overtaken.
             await owner.hold(change)
@@ -180,10 +190,10 @@ class PrefectWatch:
             elif run.type == "PENDING":
                 await owner.tell_present(change, await self._why_queued(change, owner))
 
-    async def _why_queued(self, change: Change, owner: RunOwner) -> str:
+    async def _why_queued(self, change: Change, owner: MirroredTask) -> str:
         live = await self._snapshots.live(change.conn)
         waiting = (row for row in live.rows.values() if row.state == states.REQUESTED)
-        mine = next((row.id for row in waiting if row.task_id == owner.task_id), None)
+        mine = next((row.id for row in waiting if row.task_id == owner.id), None)
         if mine is None:
             return ""
         snapshot = await self._snapshots.read(change.conn, live)

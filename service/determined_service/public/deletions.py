@@ -12,7 +12,13 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from determined_registry.database.tables import checkpoints, deletions, experiments, tasks
+from determined_registry.database.tables import (
+    checkpoints,
+    deletions,
+    experiments,
+    kept_runs,
+    tasks,
+)
 from determined_service.access.dependencies import (
     CheckpointReader,
     ExperimentReader,
@@ -192,8 +198,9 @@ async def read_deletion(deletion_id: BigId, user: CheckpointReader, db: Db) -> R
 async def _find(db: Db, deletion_id: int) -> sa.Row[Any] | None:
     async with db.tx() as conn:
         found = await conn.execute(
-            sa.select(deletions, tasks.c.state, tasks.c.reason, tasks.c.flow_run_id)
+            sa.select(deletions, tasks.c.state, tasks.c.reason, kept_runs.c.flow_run_id)
             .join(tasks, tasks.c.id == deletions.c.task_id)
+            .outerjoin(kept_runs, kept_runs.c.deletion_id == deletions.c.id)
             .where(deletions.c.id == deletion_id)
         )
         return found.first()

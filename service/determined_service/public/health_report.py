@@ -19,8 +19,8 @@ from determined_service.base.settings import Settings
 from determined_service.loops.runtime import LEADER_KEY
 from determined_service.public.health import prefect_get
 from determined_service.public.storage_check import CloudChecks, disk_of, try_folder
-from determined_service.search.drivers import DRIVER_LOST_S
 from determined_service.state import presence
+from determined_service.state.keeping import LOST_S
 from determined_service.state.nodes import NODES
 from determined_service.views.values import moment
 from determined_service.web.router import Router
@@ -68,18 +68,23 @@ _OUTBOX = sa.text(
     """
     SELECT count(*) AS waiting, max(attempts) AS attempts,
            extract(epoch FROM clock_timestamp() - min(created_at))::float8 AS oldest_s,
-           (SELECT last_error FROM prefect_outbox WHERE last_error IS NOT NULL
-            ORDER BY attempts DESC, id LIMIT 1) AS last_error
-    FROM prefect_outbox
+           (array_agg(last_error ORDER BY attempts DESC, id)
+            FILTER (WHERE last_error IS NOT NULL))[1] AS last_error
+    FROM (
+        SELECT id, attempts, created_at, last_error FROM prefect_outbox
+        UNION ALL
+        SELECT id, (last_error IS NOT NULL)::int, seen_at, last_error
+        FROM kept_runs WHERE flow_run_id IS NULL AND NOT settled
+    ) AS untold
     """
 )
 _SILENT_SEARCHES = sa.text(
     """
     SELECT e.id AS "experimentId", extract(epoch FROM clock_timestamp()
-                     - coalesce(s.driver_seen_at, e.start_time))::float8 AS "forS"
-    FROM experiments e JOIN searches s ON s.experiment_id = e.id
+                     - coalesce(r.seen_at, e.start_time))::float8 AS "forS"
+    FROM experiments e LEFT JOIN kept_runs r ON r.experiment_id = e.id
     WHERE e.state = 'ACTIVE' AND NOT e.unmanaged
-      AND coalesce(s.driver_seen_at, e.start_time) < now() - make_interval(secs => :quiet)
+      AND coalesce(r.seen_at, e.start_time) < now() - make_interval(secs => :quiet)
     ORDER BY e.id LIMIT :most
     """
 )
@@ -121,7 +126,7 @@ async def health_report(
         pools = await _rows(conn, _POOLS, timeout=settings.agent_timeout_s)
         outbox = (await _rows(conn, _OUTBOX))[0]
         stuck = {
-            "searches": await _rows(conn, _SILENT_SEARCHES, quiet=DRIVER_LOST_S, most=MOST),
+            "searches": await _rows(conn, _SILENT_SEARCHES, quiet=LOST_S, most=MOST),
             "notStarted": await _rows(conn, _NOT_STARTED, quiet=ASSIGNED_S, most=MOST),
             "notEnded": await _rows(conn, _NOT_ENDED, quiet=ASSIGNED_S, most=MOST),
             "notDeleted": await _rows(conn, _NOT_DELETED, most=MOST),

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-import sqlalchemy as sa
 from fastapi import Depends, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -39,6 +38,7 @@ from determined_service.views.retraining import (
     retraining_json,
     run_json,
     select_retrainings,
+    select_runs,
 )
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
@@ -164,7 +164,7 @@ async def list_runs(
         model = await find_model(conn, model_name)
         retraining = await runs.find(conn, model.id)
     statement = (
-        sa.select(retraining_runs)
+        select_runs()
         .where(runs.r.retraining_id == retraining.id)
         .order_by(column.asc() if orderBy == "ORDER_BY_ASC" else column.desc())
     )

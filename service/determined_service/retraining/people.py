@@ -25,7 +25,7 @@ from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
 from determined_service.retraining import events, runs
 from determined_service.retraining.plans import Plan
-from determined_service.state import states
+from determined_service.state import keeping, states
 from determined_service.state.change import Change
 from determined_service.submission import submit
 from determined_service.submission.definition_store import store_definition
@@ -203,7 +203,9 @@ async def roll_back(
     if to is None:
         to = await _before(change, model_id, alias, standing)
     await modelling.apply(change.conn, registry.set_alias, model_id, alias, to, user_id)
-    newest = await _newest(change, retraining.id, runs.r.flow_run_id.is_not(None))
+    newest = await _newest(
+        change, retraining.id, sa.exists().where(runs.r.id == keeping.RETRAINING)
+    )
     if newest is not None:
         runs.show(change, newest.id)
     reason = f"{username} rolled {alias} back from version {standing} to version {to}"

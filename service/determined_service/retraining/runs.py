@@ -12,7 +12,7 @@ from determined_registry.database.tables import model_aliases, models, retrainin
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.retraining.plans import Plan
-from determined_service.state import prefect_states
+from determined_service.state import keeping, prefect_states
 from determined_service.state.change import Change
 
 # A run is in one of these steps …
@@ -113,27 +113,22 @@ async def begin(
             cause=cause,
             due_at=due_at,
             forced=forced,
-            flow_run_id=flow_run_id,
             begun_by=flow_run_id,
         )
         .returning(r.id)
     )
     change.notify(topics.RETRAININGS)
-    return int(made.scalar_one())
-
-
-async def seen(conn: AsyncConnection, run_id: int) -> None:
-    """Its flow has asked."""
-    await conn.execute(
-        sa.update(retraining_runs).where(r.id == run_id).values(seen_at=sa.func.now())
-    )
+    run_id = int(made.scalar_one())
+    if flow_run_id is None:
+        await keeping.want(change, keeping.RETRAINING, run_id)
+    else:
+        await keeping.taken(conn, keeping.RETRAINING, run_id, flow_run_id)
+    return run_id
 
 
 async def update(change: Change, run_id: int, **values: Any) -> None:
     """Writes what a step has found out."""
-    await change.conn.execute(
-        sa.update(retraining_runs).where(r.id == run_id).values(seen_at=sa.func.now(), **values)
-    )
+    await change.conn.execute(sa.update(retraining_runs).where(r.id == run_id).values(values))
     change.notify(topics.RETRAININGS)
     show(change, run_id)
 
@@ -164,6 +159,7 @@ async def end(change: Change, run_id: int, state: str, reason: str, **values: An
     await update(
         change, run_id, state=state, reason=reason, ended_at=sa.func.clock_timestamp(), **values
     )
+    await keeping.ended(change, keeping.RETRAINING, run_id)
 
 
 async def fail(change: Change, run: sa.Row[Any], reason: str) -> None:

@@ -20,8 +20,7 @@ from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.scheduler import Decision, Scheduler
 from determined_service.scheduling.snapshot import Snapshot
 from determined_service.scheduling.wording import in_words
-from determined_service.search.drivers import DRIVER_QUIET_S
-from determined_service.state import nodes, states
+from determined_service.state import keeping, nodes, states
 from determined_service.state.trial_tasks import TRIAL_TASKS
 from determined_service.views.trials import gang_ids, nodes_json
 from determined_service.views.values import moment, state
@@ -50,11 +49,13 @@ async def explain(
                 experiments.c.reason,
                 experiments.c.start_time,
                 experiments.c.unmanaged,
-                experiments.c.flow_run_id,
-                searches.c.driver_seen_at,
-                sa.extract("epoch", sa.func.now() - searches.c.driver_seen_at).label("silent_s"),
+                keeping.r.flow_run_id,
+                keeping.r.seen_at,
+                searches.c.driver,
+                sa.extract("epoch", sa.func.now() - keeping.r.seen_at).label("silent_s"),
             )
             .outerjoin(searches, searches.c.experiment_id == experiments.c.id)
+            .outerjoin(keeping.kept_runs, experiments.c.id == keeping.EXPERIMENT)
             .where(experiments.c.id == experiment_id)
         )
     ).first()
@@ -124,17 +125,17 @@ def _of_experiment(row: sa.Row[Any]) -> list[dict[str, Any]]:
         return [_waits(None, None, row.reason or "it was created paused")]
     if row.state != states.ACTIVE or row.unmanaged:
         return []
-    if row.driver_seen_at is None:
+    if row.driver is None:
         if row.flow_run_id is None:
             return [_waits(None, row.start_time, "Prefect has not been given its run yet")]
         reason = "no flow drives its search yet: its run waits in Prefect for an agent to start it"
         return [_waits(None, row.start_time, reason)]
-    if row.silent_s > DRIVER_QUIET_S:
+    if row.silent_s > keeping.QUIET_S:
         reason = (
             f"the flow that drives its search has not been heard of for {row.silent_s:.0f} s;"
             " running trials go on, but the searcher decides nothing"
         )
-        return [_waits(None, row.driver_seen_at, reason)]
+        return [_waits(None, row.seen_at, reason)]
     return []
 
 

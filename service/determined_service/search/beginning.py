@@ -62,7 +62,7 @@ _STORE_AGAIN = sa.text(
          experiment AS (UPDATE experiments SET progress = :progress WHERE id = :id)
     UPDATE searches
     SET snapshot = cast(:snapshot AS jsonb), snapshot_event_id = 0, operations_digest = NULL,
-        committed_event_id = 0, driver = NULL, driver_seen_at = NULL
+        committed_event_id = 0, driver = NULL
     WHERE experiment_id = :id
     """
 )

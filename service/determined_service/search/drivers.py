@@ -12,12 +12,11 @@ from determined_registry.database.tables import searches
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import notify
+from determined_service.state import keeping
 from determined_service.state.change import reader
 
-DRIVER_QUIET_S = 20.0
-"""After this many seconds without a request, Prefect is asked what became of the driver's run."""
-DRIVER_LOST_S = 60.0
-"""After this many, a driver whose run Prefect still shows as running is given up; and the doctor is told."""
+SUSPECT_S = 0.5
+"""How long a driver's hang-up is left alone: its agent tells Prefect of a crash only after a moment."""
 WRITE_S = 5.0
 """A driver's sign of life is written at most this often, in seconds."""
 FORGET_S = 60.0
@@ -38,22 +37,31 @@ class Drivers:
             del self._written[old]
         self._written[driver] = now
         async with reader(db).connect() as conn:
-            await conn.execute(
-                sa.update(searches)
-                .where(searches.c.experiment_id == experiment_id, searches.c.driver == driver)
-                .values(driver_seen_at=sa.func.now())
+            await keeping.seen(
+                conn,
+                keeping.EXPERIMENT,
+                experiment_id,
+                _drives(experiment_id, driver),
+                quiet_s=keeping.QUIET_S,
             )
 
     async def suspect(self, db: Database, experiment_id: int, driver: uuid.UUID) -> None:
         """The driver hung up during a long poll, so it may have been killed.
 
-        The reconciler looks at the driver's run soon, unless the driver asks for something first.
+        The keeper looks at the driver's run soon, unless the driver asks for something first.
         """
         self._written.pop(driver, None)
+        now, soon = sa.func.now(), datetime.timedelta(seconds=SUSPECT_S)
+        quiet = datetime.timedelta(seconds=keeping.QUIET_S)
         async with reader(db).connect() as conn:
             await conn.execute(
-                sa.update(searches)
-                .where(searches.c.experiment_id == experiment_id, searches.c.driver == driver)
-                .values(driver_seen_at=sa.func.now() - datetime.timedelta(seconds=DRIVER_QUIET_S))
+                sa.update(keeping.kept_runs)
+                .where(keeping.r.experiment_id == experiment_id, _drives(experiment_id, driver))
+                .values(seen_at=now - quiet, look_at=now + soon)
             )
-            await notify(conn, topics.RECONCILER)
+            await notify(conn, topics.KEPT_RUNS)
+
+
+def _drives(experiment_id: int, driver: uuid.UUID) -> sa.ColumnElement[bool]:
+    s = searches.c
+    return sa.exists().where(s.experiment_id == experiment_id, s.driver == driver)

@@ -31,7 +31,7 @@ from determined_service.base.hub import CHANNEL
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.search.applying import apply, shut_down, trial_ref
 from determined_service.search.operations import fold
-from determined_service.state import states
+from determined_service.state import keeping, states
 from determined_service.state.change import Change
 from determined_service.state.events import append_event, append_events
 
@@ -56,17 +56,14 @@ async def attach(
     Raises NotFound.
     """
     experiment = await experimenting.lock_experiment(change, experiment_id)
-    if flow_run_id is not None and flow_run_id != experiment.flow_run_id:
-        await change.conn.execute(
-            sa.update(experiments)
-            .where(experiments.c.id == experiment_id)
-            .values(flow_run_id=flow_run_id)
-        )
+    await keeping.taken(
+        change.conn, keeping.EXPERIMENT, experiment_id, flow_run_id, keeping.QUIET_S
+    )
     saved = (
         await change.conn.execute(
             sa.update(searches)
             .where(searches.c.experiment_id == experiment_id)
-            .values(driver=driver, driver_seen_at=sa.func.now())
+            .values(driver=driver)
             .returning(
                 searches.c.snapshot,
                 searches.c.snapshot_event_id,
@@ -76,10 +73,11 @@ async def attach(
         )
     ).one()
     change.notify(topics.search(experiment_id))
-    config, owner = (
+    config, owner, run = (
         await change.conn.execute(
-            sa.select(experiments.c.config, users.c.username)
+            sa.select(experiments.c.config, users.c.username, keeping.r.flow_run_id)
             .join(users, users.c.id == experiments.c.owner_id)
+            .join(keeping.kept_runs, experiments.c.id == keeping.EXPERIMENT)
             .where(experiments.c.id == experiment_id)
         )
     ).one()
@@ -91,7 +89,7 @@ async def attach(
             name=experiment.name,
             config=config,
             resource_pool=experiment.resource_pool,
-            flow_run_id=flow_run_id or experiment.flow_run_id,
+            flow_run_id=run,
             owner=owner,
         ),
         snapshot=saved.snapshot,
@@ -246,7 +244,7 @@ _SET = """
     snapshot = coalesce(cast(:snapshot AS jsonb), snapshot),
     snapshot_event_id = CASE WHEN cast(:snapshot AS jsonb) IS NULL THEN snapshot_event_id
                              ELSE :last_event_id END,
-    operations_digest = :digest, committed_event_id = :last_event_id, driver_seen_at = now()
+    operations_digest = :digest, committed_event_id = :last_event_id
 """
 # The experiment's row is locked first, as everywhere.
 _STORE_QUIETLY = sa.text(

@@ -17,7 +17,6 @@ from determined_service.state.change import Change
 
 SET_STATE = "set_state"
 SHOW_REASON = "show_reason"
-CREATE_RUN = "create_experiment_run"
 CREATE_TASK_RUN = "create_task_run"
 NAME_RUN = "name_run"
 SHOW_PAGE = "show_page"
@@ -86,11 +85,6 @@ def show_reason(change: Change, task_id: str, message: str, reason: str) -> None
     )
 
 
-def scheduled(change: Change, entity: str, message: str) -> None:
-    """The run is to be executed (again) now."""
-    _set(change, entity, "SCHEDULED", prefect.SCHEDULED, message)
-
-
 def paused(change: Change, task_id: str, message: str) -> None:
     _set(change, task_entity(task_id), "PAUSED", prefect.PAUSED, message)
 
@@ -98,9 +92,7 @@ def paused(change: Change, task_id: str, message: str) -> None:
 def ended(
     change: Change, entity: str, state: str, message: str | None, *, again: bool = False
 ) -> None:
-    """``state``: COMPLETED, CANCELED or ERROR of the task or experiment ``entity``; ``again``: Prefect was
-    told before.
-    """
+    """``state``: COMPLETED, CANCELED or ERROR of the task ``entity``; ``again``: Prefect was told before."""
     type_, name = _ENDS[state]
     _set(change, entity, type_, name, message or "")
     show_page(change, entity, again=again)

@@ -31,7 +31,7 @@ from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
 from determined_service.search import beginning
 from determined_service.search.beginning import Beginning
-from determined_service.state import prefect_states, states
+from determined_service.state import keeping, states
 from determined_service.state.change import Change
 from determined_service.submission.completing import check_patterns
 from determined_service.submission.size import check_size
@@ -240,11 +240,7 @@ async def begin_again(
             # An older release, or none, has checked the configuration.
             raise Conflict(f"experiment {experiment.id} cannot be continued: {error}") from error
     await beginning.store_again(change, revived, begun)
-    change.notify(topics.experiment(experiment.id), topics.RECONCILER)
-    if experiment.flow_run_id is None:
-        await experimenting.request_run(change, experiment.id, experiment.name)
-    else:
-        entity = prefect_states.experiment_entity(experiment.id)
-        prefect_states.scheduled(change, entity, "the experiment was continued")
+    change.notify(topics.experiment(experiment.id))
+    await keeping.wake(change, keeping.EXPERIMENT, experiment.id)
     counted = ("experiments", "trials", "package_bytes")
     await require_room(change.conn, quotas, experiment.owner_id, *counted)

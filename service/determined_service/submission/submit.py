@@ -19,14 +19,14 @@ from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
-from determined_service.lifecycle.experiments import request_run, run_name
+from determined_service.lifecycle.experiments import run_name
 from determined_service.lifecycle.pools import require_pool
 from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
 from determined_service.search import beginning
 from determined_service.search.warm_start import find_warm_start
-from determined_service.state import prefect_states, states
+from determined_service.state import keeping, prefect_states, states
 from determined_service.state.change import Change
 from determined_service.submission.completing import check_patterns, complete_config
 from determined_service.submission.definition_store import store_definition
@@ -168,7 +168,9 @@ async def find_submitted(
 ) -> int | None:
     """The experiment that this submission has made already: that of its Prefect run, or of its key."""
     if submission.flow_run_id is not None:
-        wanted = experiments.c.flow_run_id == submission.flow_run_id
+        wanted: sa.ColumnElement[bool] = experiments.c.id.in_(
+            sa.select(keeping.EXPERIMENT).where(keeping.r.flow_run_id == submission.flow_run_id)
+        )
     elif submission.idempotency_key is not None:
         wanted = sa.and_(
             experiments.c.owner_id == owner_id,
@@ -229,7 +231,6 @@ async def store(
             "parent_id": submission.parent_id,
             "project_id": submission.project_id or 1,
             "resource_pool": plan.resource_pool,
-            "flow_run_id": submission.flow_run_id,
             "idempotency_key": submission.idempotency_key,
             "progress": plan.beginning.progress,
             "trials_asked_for": len(plan.beginning.batch.created()),
@@ -240,11 +241,13 @@ async def store(
     await beginning.store(change, experiment, plan.beginning)
     change.notify(topics.experiment(experiment_id))
     if submission.flow_run_id is not None:
+        run_id = submission.flow_run_id
+        await keeping.taken(conn, keeping.EXPERIMENT, experiment_id, run_id, keeping.QUIET_S)
         entity = prefect_states.experiment_entity(experiment_id)
         named = run_name(config["name"], experiment_id)
         change.tell_prefect(entity, prefect_states.NAME_RUN, name=named)
         prefect_states.show_page(change, entity)
     elif submission.activate:
-        await request_run(change, experiment_id, config["name"])
+        await keeping.want(change, keeping.EXPERIMENT, experiment_id)
     await require_room(conn, plan.quotas, owner_id, *counted)
     return experiment_id

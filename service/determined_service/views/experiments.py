@@ -7,7 +7,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import allocations, checkpoints, experiments, trials, users
+from determined_registry.database.tables import (
+    allocations,
+    checkpoints,
+    experiments,
+    kept_runs,
+    trials,
+    users,
+)
 from determined_service.base.errors import NotFound
 from determined_service.views.lists import weight
 from determined_service.views.secrets import Viewer
@@ -74,6 +81,7 @@ def select_experiments() -> sa.Select[Any]:
     return (
         sa.select(
             experiments,
+            kept_runs.c.flow_run_id,
             users.c.username,
             users.c.display_name,
             SHOWN_STATE.label("shown_state"),
@@ -85,6 +93,7 @@ def select_experiments() -> sa.Select[Any]:
             _best.c.searcher_metric_value.label("best_metric"),
         )
         .join(users, users.c.id == e.owner_id)
+        .outerjoin(kept_runs, kept_runs.c.experiment_id == e.id)
         .outerjoin(_best, sa.true())
     )
 

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.pipeline import Plan
 from determined_registry.database.tables import (
+    kept_runs,
     pipeline_experiments,
     pipeline_steps,
     pipelines,
@@ -29,12 +30,17 @@ WEIGHT = weight(p.name, p.reason)
 def select_pipelines() -> sa.Select[Any]:
     """Every column that :func:`pipeline_json` reads."""
     of = sa.select(sa.func.count()).where(s.pipeline_id == p.id)
-    return sa.select(
-        *(column for column in p if column.name != "plan"),
-        users.c.username,
-        of.scalar_subquery().label("steps"),
-        of.where(s.state == "COMPLETED").scalar_subquery().label("completed"),
-    ).join(users, users.c.id == p.owner_id)
+    return (
+        sa.select(
+            *(column for column in p if column.name != "plan"),
+            kept_runs.c.flow_run_id,
+            users.c.username,
+            of.scalar_subquery().label("steps"),
+            of.where(s.state == "COMPLETED").scalar_subquery().label("completed"),
+        )
+        .join(users, users.c.id == p.owner_id)
+        .outerjoin(kept_runs, kept_runs.c.pipeline_id == p.id)
+    )
 
 
 def pipeline_json(row: sa.Row[Any]) -> dict[str, Any]:

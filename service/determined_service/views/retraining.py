@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from determined_registry.database.tables import (
+    kept_runs,
     live_metrics,
     models,
     retraining_runs,
@@ -63,6 +64,13 @@ def retraining_json(row: sa.Row[Any]) -> dict[str, Any]:
         "lastRun": row.last_id
         and {"id": row.last_id, "state": row.last_state, "reason": row.last_reason},
     }
+
+
+def select_runs() -> sa.Select[Any]:
+    """Every column that :func:`run_json` reads."""
+    return sa.select(retraining_runs, kept_runs.c.flow_run_id).outerjoin(
+        kept_runs, kept_runs.c.retraining_run_id == r.id
+    )
 
 
 def run_json(row: sa.Row[Any]) -> dict[str, Any]:

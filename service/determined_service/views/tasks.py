@@ -14,6 +14,8 @@ from determined.common.cluster_config import SchedulerConfig
 from determined_registry.database.tables import (
     allocation_ports,
     allocations,
+    deletions,
+    kept_runs,
     task_logs,
     tasks,
     users,
@@ -68,8 +70,16 @@ async def has_ended(conn: AsyncConnection, task_id: str) -> bool:
 
 # A configuration as it was given may be large, and is read by itself.
 _DATA = (k.data - GIVEN).label("data")
+# A deletion's run is a kept one.
+_KEPT = (
+    sa.select(kept_runs.c.flow_run_id)
+    .join(deletions, deletions.c.id == kept_runs.c.deletion_id)
+    .where(deletions.c.task_id == k.id)
+    .scalar_subquery()
+)
+_RUN = sa.func.coalesce(k.flow_run_id, _KEPT)
 _TASKS = sa.select(
-    k.id, k.kind, k.owner_id, k.start_time, k.flow_run_id, k.parent_id, k.forked_from, _DATA,
+    k.id, k.kind, k.owner_id, k.start_time, _RUN.label("flow_run_id"), k.parent_id, k.forked_from, _DATA,
     k.submitted_by,    users.c.username,
 ).join(users, users.c.id == k.owner_id)  # fmt: skip
 

@@ -13,8 +13,8 @@ from determined_service.deleting.erasure import erase, runs_of
 from determined_service.lifecycle import tasks as tasking
 from determined_service.prefect.gateway import Gateway
 from determined_service.prefect.mirror import Mirror
+from determined_service.prefect.mirrored_tasks import find_tasks
 from determined_service.prefect.pages.writing import RunPages
-from determined_service.prefect.run_owners import find_owners
 from determined_service.search import beginning
 from determined_service.state.change import changing
 from determined_service.views.logs import LogFilter, follow_logs_of_trial
@@ -168,8 +168,8 @@ async def test_the_run_in_prefect_and_its_untold_states_go_on(world: World) -> N
     assert told[: len(untold)] == untold
     assert told[len(untold) :] == ["AwaitingSlots", "Pending", "Running"]
     async with world.app.state.db.tx() as conn:
-        owners = await find_owners(conn, [uuid.UUID(RUN)])
-    assert [owner.task_id for owner in owners] == [second.spec["task_id"]]
+        owners = await find_tasks(conn, [uuid.UUID(RUN)])
+    assert [owner.id for owner in owners] == [second.spec["task_id"]]
 
 
 class SlowPrefect:
@@ -182,9 +182,6 @@ class SlowPrefect:
     async def set_state(self, run_id: uuid.UUID, type: str, name: str, message: str) -> None:
         self.told.append(name)
         await self.let.wait()
-
-    async def create_experiment_run(self, *args: Any, **how: Any) -> tuple[uuid.UUID, None]:
-        return uuid.uuid4(), None
 
     async def artifacts(self, *args: Any, **how: Any) -> dict[str, uuid.UUID]:
         return {}

@@ -67,7 +67,7 @@ async def test_a_silent_driver_and_a_searcher_that_decides(world: World) -> None
     await trial.acknowledge()
     ok(await trial.exited())
     await world.rows(
-        "UPDATE searches SET driver_seen_at = now() - interval '1 minute' RETURNING 1 AS one"
+        "UPDATE kept_runs SET seen_at = now() - interval '1 minute' RETURNING 1 AS one"
     )
     whole, between = (await explain(world, driver.experiment_id))["waiting"][:2]
     assert "has not been heard of for 60 s" in whole["reason"]

@@ -25,10 +25,9 @@ INSERT INTO agents (id, resource_pool, host, version, slot_type, session, last_h
 SELECT 'a' || n, 'default', 'h', '1', 'cpu', gen_random_uuid(), now() + interval '1 h'
 FROM generate_series(1, 3) n;
 INSERT INTO slots (agent_id, slot_id, device) SELECT id, n, '{{}}' FROM agents, generate_series(0, 3) n;
-INSERT INTO experiments (state, name, config, owner_id, flow_run_id)
+INSERT INTO experiments (state, name, config, owner_id)
 SELECT 'ACTIVE', 'e', jsonb_build_object('searcher', jsonb_build_object(
-           'name', CASE WHEN n = 1 THEN 'custom' ELSE 'random' END), 'resources', '{{}}'::jsonb), 1,
-       gen_random_uuid()
+           'name', CASE WHEN n = 1 THEN 'custom' ELSE 'random' END), 'resources', '{{}}'::jsonb), 1
 FROM generate_series(1, {GROUPS}) n;
 INSERT INTO tasks (id, kind, owner_id, flow_run_id)
 SELECT 't' || n, 'TRIAL', 1, gen_random_uuid() FROM generate_series(1, {TRIALS}) n;

@@ -23,6 +23,7 @@ from determined_service.app import create_app
 from determined_service.base.settings import Settings
 from determined_service.loops.reconciler import Reconciler
 from determined_service.prefect.gateway import PrefectGateway, RunGone
+from determined_service.prefect.keeper import Keeper
 from determined_service.prefect.pages.writing import RunPages
 from determined_service.state import prefect_states
 from determined_service.state.change import changing
@@ -298,6 +299,13 @@ async def test_a_deleted_run_holds_nothing_up(
     await outbox_delivered(world)
 
 
+async def silent(world: World, seconds: int) -> None:
+    """Nothing was heard of the driver for so long."""
+    await world.rows(
+        f"UPDATE kept_runs SET seen_at = now() - interval '{seconds} s', look_at = now() RETURNING 1"
+    )
+
+
 async def test_a_crashed_driver_is_started_again(
     world: World,
     client: PrefectClient,
@@ -310,12 +318,12 @@ async def test_a_crashed_driver_is_started_again(
     crashed: State[Any] = State(type=StateType.CRASHED, name="Crashed", message="killed")
     await client.set_flow_run_state(run, crashed, force=True)
     async with PrefectGateway(settings) as gateway:
-        reconciler = Reconciler(world.app.state.db, gateway, 30.0)
-        await reconciler.run_pass()
+        keeper = Keeper(world.app.state.db, gateway, settings)
+        await keeper.run_pass()
         assert (await names(client, run))[-1] == "Crashed"  # it was heard of just now
-        await world.rows("UPDATE searches SET driver_seen_at = now() - interval '30 s' RETURNING 1")
-        await reconciler.run_pass()
-        await reconciler.run_pass()
+        await silent(world, 30)
+        await keeper.run_pass()
+        await keeper.run_pass()
     found = await client.read_flow_run(run)
     assert found.state is not None
     assert found.state.name == "Scheduled"
@@ -353,7 +361,11 @@ async def test_cancelling_in_prefects_ui_stops_the_trial_or_all(
         await client.set_flow_run_state(whole, running, force=True)
         await client.set_flow_run_state(whole, cancelling, force=True)
         await Reconciler(world.app.state.db, gateway, 30.0).run_pass()
-    assert (await world.experiment(driver.experiment_id))["state"] == "CANCELED"
+
+    async def state_of_all() -> str:
+        return str((await world.experiment(driver.experiment_id))["state"])
+
+    await until_async("the experiment canceled", state_of_all, equals="CANCELED")
 
 
 async def test_runs_of_dead_drivers_are_settled(
@@ -366,12 +378,15 @@ async def test_runs_of_dead_drivers_are_settled(
     run = await experiment_run(world, driver.experiment_id)
     await driver.attach()
     ok(await world.act(driver.experiment_id, "kill"))
-    await world.rows("UPDATE searches SET driver_seen_at = now() - interval '70 s' RETURNING 1")
-    await world.rows("UPDATE experiments SET end_time = now() - interval '70 s' RETURNING 1")
+    running: State[Any] = State(type=StateType.RUNNING, name="Running")
+    await client.set_flow_run_state(run, running, force=True)
+    crashed: State[Any] = State(type=StateType.CRASHED, name="Crashed")
+    await client.set_flow_run_state(run, crashed, force=True)
+    await silent(world, 70)
     async with PrefectGateway(settings) as gateway:
-        reconciler = Reconciler(world.app.state.db, gateway, 30.0)
+        keeper = Keeper(world.app.state.db, gateway, settings)
         # As long as a trial has no run, somebody has to make it.
-        await reconciler.run_pass()
+        await keeper.run_pass()
         trials = await world.rows(
             "SELECT id FROM tasks WHERE kind = 'TRIAL' AND flow_run_id IS NULL"
         )
@@ -382,7 +397,8 @@ async def test_runs_of_dead_drivers_are_settled(
                 "started again: runs of its trials are missing",
             )
         await world.rows("UPDATE tasks SET flow_run_id = gen_random_uuid() RETURNING 1")
-        await reconciler.run_pass()
+        await silent(world, 70)
+        await keeper.run_pass()
 
         # The trial's run does not exist, so nobody is told about it.
         waiting = "SELECT kind FROM prefect_outbox WHERE entity LIKE 'experiment:%'"
@@ -414,7 +430,7 @@ async def test_prefect_away_delays_only_what_it_is_told(
         await trial.complete(8, 0.1)
         ok(await trial.exited())
         assert (await world.trial(trial.id))["state"] == "COMPLETED"
-        waiting = "SELECT 1 FROM prefect_outbox WHERE attempts > 0 AND last_error <> ''"
+        waiting = "SELECT 1 FROM kept_runs WHERE flow_run_id IS NULL AND last_error <> ''"
         await until_async("a failed attempt", lambda: world.rows(waiting))
         experiment = int((await world.row("SELECT id FROM experiments"))["id"])
     async with served(settings) as world:

@@ -14,7 +14,7 @@ from determined_service.lifecycle.kinds.table import KINDS
 from determined_service.loops.reconciler import Reconciler
 from determined_service.prefect import watch as prefect_watch
 from determined_service.prefect.gateway import PrefectGateway
-from determined_service.prefect.run_owners import Task
+from determined_service.prefect.mirrored_tasks import MirroredTask
 from determined_service.prefect.watch import STUCK_PASS_S, PrefectWatch
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.reading import SnapshotReader
@@ -100,7 +100,7 @@ async def test_a_word_that_prefect_has_not_heard_is_no_cancel(
             world.app.state.db, gateway, 300.0, SnapshotReader(PoolSchedulers(), 60.0)
         )
         task_id = entity.removeprefix("task:")
-        found = Task(run, entity, "ACTIVE", None, task_id, KINDS["TRIAL"])
+        found = MirroredTask(run, entity, "ACTIVE", None, task_id, KINDS["TRIAL"])
         await watch._stop_if_cancelled(found)
         assert (await world.trial(trial_id))["state"] == "ACTIVE"
         await world.rows("DELETE FROM prefect_outbox RETURNING 1")

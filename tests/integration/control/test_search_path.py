@@ -12,7 +12,7 @@ import pytest
 from determined_service.app import create_app
 from determined_service.base import hub
 from determined_service.base.settings import Settings
-from determined_service.search.drivers import DRIVER_QUIET_S
+from determined_service.state.keeping import QUIET_S
 from tests.integration.conftest import AGENT_TOKEN, serve
 from tests.integration.control.world import CONFIG, Driver, World, ok
 from tests.waiting import TIMEOUT_S, until_async
@@ -233,7 +233,7 @@ async def test_a_driver_that_hangs_up_is_looked_after_soon(settings: Settings) -
 
             async def suspected() -> bool:
                 silence = datetime.datetime.now(datetime.UTC) - await seen_at()
-                return silence.total_seconds() >= DRIVER_QUIET_S
+                return silence.total_seconds() >= QUIET_S
 
             await until_async("the silence noticed", suspected)
             # It was only a broken connection: it reads on.

@@ -8,6 +8,7 @@ from determined_service.loops.reconciler import Reconciler
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, World, ok
+from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.waiting import TIMEOUT_S
 
 
@@ -48,9 +49,10 @@ async def test_created_paused_it_waits_for_activation(world: World) -> None:
     await world.register(slots=1)
     experiment = await world.submit(SINGLE, activate=False)
     assert (await world.experiment(experiment))["state"] == "PAUSED"
-    assert await world.told_prefect(f"experiment:{experiment}") == []
+    wanted = "SELECT flow_run_id, settled FROM kept_runs WHERE experiment_id IS NOT NULL"
+    assert await world.rows(wanted) == []
     ok(await world.act(experiment, "activate"))
-    assert await world.told_prefect(f"experiment:{experiment}") == [f"scripted #{experiment}"]
+    assert await world.rows(wanted) == [{"flow_run_id": None, "settled": False}]
     await Driver(world, experiment).attach()
     await world.launched()
 
@@ -81,9 +83,14 @@ async def test_cancel_before_anything_started_ends_at_once(world: World) -> None
 
 
 async def test_an_experiment_without_driver_ends_its_prefect_run(world: World) -> None:
-    experiment = await world.submit(SINGLE)
+    experiment, runs = await world.submit(SINGLE), FakeRuns("experiment")
+    await keep(world.app, runs)
     ok(await world.act(experiment, "cancel"))
-    assert (await world.told_prefect(f"experiment:{experiment}"))[-1] == "Cancelled"
+    runs.all_become("SCHEDULED")  # no agent has taken it
+    await keep(world.app, runs)
+    (told,) = runs.told
+    message = f"experiment {experiment} canceled: canceled by the user"
+    assert told[1:] == ("CANCELLED", "Cancelled", message)
 
 
 async def test_kill_tells_the_agent_until_the_process_is_gone(world: World) -> None:

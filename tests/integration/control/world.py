@@ -203,7 +203,11 @@ class World:
         return await self.row("SELECT * FROM trials WHERE id = :id", id=trial_id)
 
     async def experiment(self, experiment_id: int) -> dict[str, Any]:
-        return await self.row("SELECT * FROM experiments WHERE id = :id", id=experiment_id)
+        return await self.row(
+            "SELECT e.*, r.flow_run_id FROM experiments e "
+            "LEFT JOIN kept_runs r ON r.experiment_id = e.id WHERE e.id = :id",
+            id=experiment_id,
+        )
 
     async def events(self, experiment_id: int) -> list[dict[str, Any]]:
         rows = await self.rows(

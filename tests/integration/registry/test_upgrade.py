@@ -115,8 +115,9 @@ TASKS_BEFORE = """
 """
 TASKS_AFTER = """
     SELECT k.id, k.kind, CASE WHEN d.id IS NOT NULL AND d.experiment_id IS NULL THEN 0
-        ELSE k.owner_id END, k.flow_run_id, k.start_time
-    FROM tasks k LEFT JOIN deletions d ON d.task_id = k.id ORDER BY 1
+        ELSE k.owner_id END, coalesce(k.flow_run_id, r.flow_run_id), k.start_time
+    FROM tasks k LEFT JOIN deletions d ON d.task_id = k.id LEFT JOIN kept_runs r ON r.deletion_id = d.id
+    ORDER BY 1
 """
 LEGS_BEFORE = "SELECT allocation_id, run_id, state, start_time FROM legs ORDER BY trial_id, run_id"
 LEGS_AFTER = """
@@ -210,6 +211,101 @@ def test_back_to_one_task_for_each_trial(previous: str) -> None:
     assert rows(previous, OF_TASK) == before
     told = rows(previous, "SELECT entity FROM prefect_outbox ORDER BY id DESC LIMIT 1")
     assert told == [(f"task:{first}",)]
+    migrate.upgrade(previous)
+
+
+# A search whose flow lives, one that is to be continued and one that is to get its run; a pipeline that was
+# resumed; a run of a retraining whose second flow trains; a deletion in its third run.
+RUNNING = """
+    UPDATE experiments SET state = 'ACTIVE', end_time = NULL WHERE id IN (
+        SELECT min(id) FROM experiments WHERE flow_run_id IS NOT NULL);
+    UPDATE searches SET driver = gen_random_uuid(), driver_seen_at = now() WHERE experiment_id IN (
+        SELECT min(id) FROM experiments WHERE flow_run_id IS NOT NULL);
+    INSERT INTO prefect_outbox (entity, kind, payload)
+        SELECT 'experiment:' || max(id), 'set_state',
+               '{"type": "SCHEDULED", "name": "Scheduled", "message": "the experiment was continued"}'
+        FROM experiments WHERE flow_run_id IS NOT NULL;
+    INSERT INTO experiments (state, name, config, owner_id)
+        VALUES ('ACTIVE', 'new', '{"searcher": {"name": "single"}}', 1);
+    INSERT INTO prefect_outbox (entity, kind, payload)
+        SELECT 'experiment:' || max(id), 'create_experiment_run', '{"name": "new"}' FROM experiments;
+    INSERT INTO pipelines (name, owner_id, plan, state, flow_run_id, runs, revivals, wake, changes, shown)
+        VALUES ('p', 1, '{}', 'RUNNING', gen_random_uuid(), 1, 2, true, 5, 4);
+    INSERT INTO pipelines (name, owner_id, plan, state, flow_run_id, runs, changes, shown)
+        VALUES ('over', 1, '{}', 'FAILED', gen_random_uuid(), 1, 5, 5);
+    INSERT INTO models (name, owner_id) VALUES ('m', 1);
+    INSERT INTO retrainings (model_id, owner_id, plan, config) SELECT id, 1, '{}', '{}' FROM models;
+    INSERT INTO retraining_runs (retraining_id, state, cause, flow_run_id, attempts)
+        SELECT id, 'TRAINING', 'schedule', gen_random_uuid(), 2 FROM retrainings;
+    INSERT INTO retraining_runs (retraining_id, state, cause, ended_at)
+        SELECT id, 'ROLLED_BACK', 'me', now() FROM retrainings;
+    WITH made AS (
+        INSERT INTO deletions (kind, attempts, earlier_run_ids)
+        VALUES ('checkpoints', 3, jsonb_build_array(gen_random_uuid(), gen_random_uuid())) RETURNING task_id)
+    INSERT INTO tasks (id, kind, owner_id, state, flow_run_id)
+        SELECT task_id, 'CHECKPOINT_GC', 1, 'ACTIVE', gen_random_uuid() FROM made
+"""
+OF_RUNS = (
+    "SELECT id, flow_run_id FROM experiments ORDER BY id",
+    "SELECT experiment_id, driver_seen_at FROM searches WHERE driver IS NOT NULL ORDER BY 1",
+    "SELECT * FROM pipelines ORDER BY id",
+    # A rollback has no run, so nothing ever spoke.
+    "SELECT * FROM retraining_runs WHERE state <> 'ROLLED_BACK' ORDER BY id",
+    "SELECT * FROM deletions ORDER BY id",
+    "SELECT id, flow_run_id FROM tasks ORDER BY id",
+    "SELECT entity, kind FROM prefect_outbox ORDER BY 1, 2",
+)
+
+
+def test_every_flow_run_is_kept(previous: str) -> None:
+    migrate.upgrade(previous, "0034")
+    execute(previous, RUNNING, "")
+
+    def found() -> list[list[dict[str, Any]]]:
+        return [[dict(row._mapping) for row in rows(previous, query)] for query in OF_RUNS]
+
+    before = found()
+    experiments, seen, pipelines, retrainings, deletions, tasks, _ = before
+    migrate.upgrade(previous)
+    kept = [dict(row._mapping) for row in rows(previous, "SELECT * FROM kept_runs")]
+
+    def of(column: str) -> dict[int, dict[str, Any]]:
+        return {row[column]: row for row in kept if row[column] is not None}
+
+    of_experiments = of("experiment_id")
+    with_run = {row["id"]: row["flow_run_id"] for row in experiments if row["flow_run_id"]}
+    new = experiments[-1]["id"]
+    kept_ids = {key: row["flow_run_id"] for key, row in of_experiments.items()}
+    assert with_run.items() <= kept_ids.items()
+    assert kept_ids[new] is None
+    assert of_experiments[max(with_run)]["wake"]
+    lives = of_experiments[min(with_run)]
+    assert (lives["settled"], lives["wake"], lives["seen_at"]) == (
+        False,
+        False,
+        seen[0]["driver_seen_at"],
+    )
+    assert any(row["settled"] for row in of_experiments.values())
+    told = (
+        "SELECT kind FROM prefect_outbox WHERE entity LIKE 'experiment:%' AND kind <> 'show_page'"
+    )
+    assert rows(previous, told) == []
+    running, over = (of("pipeline_id")[row["id"]] for row in pipelines)
+    assert (running["flow_run_id"], running["runs"]) == (pipelines[0]["flow_run_id"], 1)
+    assert (running["wake"], running["settled"], over["settled"]) == (True, False, True)
+    assert (running["interruptions"], running["progress"]) == (2, "5")
+    ((retraining, run),) = of("retraining_run_id").items()
+    assert (retraining, run["runs"], run["settled"]) == (retrainings[0]["id"], 2, False)
+    assert run["flow_run_id"] == retrainings[0]["flow_run_id"]
+    deleted = of("deletion_id")
+    assert set(deleted) == {row["id"] for row in deletions}
+    last = deleted[deletions[-1]["id"]]
+    assert [str(one) for one in last["earlier_flow_run_ids"]] == deletions[-1]["earlier_run_ids"]
+    task = next(row for row in tasks if row["id"] == deletions[-1]["task_id"])
+    assert (last["flow_run_id"], last["runs"], last["settled"]) == (task["flow_run_id"], 3, False)
+    # And back.
+    downgraded(previous, "0034")
+    assert found() == before
     migrate.upgrade(previous)
 
 

@@ -6,9 +6,7 @@ The flow that removes the files is played by the tests; the runs in Prefect by :
 from __future__ import annotations
 
 import asyncio
-import datetime
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -19,6 +17,7 @@ from determined_registry.database.tables import (
     checkpoints,
     deletions,
     experiments,
+    kept_runs,
     legs,
     metadata,
     tasks,
@@ -27,10 +26,9 @@ from determined_registry.database.tables import (
 from determined_service.base.errors import Conflict
 from determined_service.deleting import deletions as deleting
 from determined_service.lifecycle import tasks as tasking
-from determined_service.prefect import deletion_runs
-from determined_service.prefect.deletion_runs import DeletionRuns
-from determined_service.prefect.gateway import RunGone, RunState
+from determined_service.prefect.keeper import MAX_INTERRUPTIONS
 from determined_service.state.change import changing
+from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.test_task_logs import line, read, send
 from tests.integration.service_api.world import Leg, World, report
@@ -41,36 +39,6 @@ SEARCHER = {"name": "random", "metric": "loss", "smaller_is_better": True, "max_
 CONFIG = {"searcher": SEARCHER, "hyperparameters": {}, "checkpoint_storage": STORAGE}
 
 
-class FakeRuns:
-    """Prefect: the states of the runs that were made."""
-
-    def __init__(self) -> None:
-        self.states: dict[uuid.UUID, str] = {}
-        self.keys: dict[str, uuid.UUID] = {}
-
-    async def create_deletion_run(
-        self, deletion_id: int, *, key: str, name: str, tags: Sequence[str]
-    ) -> tuple[uuid.UUID, str | None]:
-        run_id = self.keys.setdefault(key, uuid.uuid4())
-        self.states[run_id] = "RUNNING"
-        return run_id, "default"
-
-    async def read_state(self, run_id: uuid.UUID) -> RunState:
-        if run_id not in self.states:
-            raise RunGone(str(run_id))
-        now = datetime.datetime.now(datetime.UTC)
-        return RunState(self.states[run_id], "", None, now, 1)
-
-    async def set_state(self, run_id: uuid.UUID, type: str, name: str, message: str) -> None:
-        self.states[run_id] = type
-
-    async def delete_run(self, run_id: uuid.UUID) -> None:
-        self.states.pop(run_id, None)
-
-    def all_become(self, state: str) -> None:
-        self.states = dict.fromkeys(self.states, state)
-
-
 @pytest.fixture
 def runs() -> FakeRuns:
     return FakeRuns()
@@ -79,10 +47,12 @@ def runs() -> FakeRuns:
 _DELETIONS = (
     sa.select(
         deletions,
-        tasks.c.flow_run_id,
+        kept_runs.c.flow_run_id,
+        kept_runs.c.interruptions,
         sa.case(dict(deleting.SHOWN_STATE), value=tasks.c.state).label("state"),
     )
     .join(tasks, tasks.c.id == deletions.c.task_id)
+    .join(kept_runs, kept_runs.c.deletion_id == deletions.c.id)
     .order_by(deletions.c.id)
 )
 
@@ -93,7 +63,10 @@ class Collector:
     def __init__(self, world: World, runs: FakeRuns, agent: httpx.AsyncClient) -> None:
         self.world = world
         self.agent = agent
-        self.runs = DeletionRuns(world.db, runs, world.app.state.settings)
+        self.runs = runs
+
+    async def keep(self) -> None:
+        await keep(self.world.app, self.runs)
 
     async def open(self) -> list[Any]:
         return await self.world.rows(_DELETIONS)
@@ -151,10 +124,12 @@ async def ended(world: World, leg: Leg, flow_run_id: uuid.UUID | None = None) ->
         )
         for table, row in ((trials, leg.trial_id), (experiments, leg.experiment_id)):
             await conn.execute(sa.update(table).where(table.c.id == row).values(state="COMPLETED"))
-        for table, key in ((tasks, leg.task_id), (experiments, leg.experiment_id)):
-            await conn.execute(
-                sa.update(table).where(table.c.id == key).values(flow_run_id=flow_run_id)
-            )
+        await conn.execute(
+            sa.update(tasks).where(tasks.c.id == leg.task_id).values(flow_run_id=flow_run_id)
+        )
+        if flow_run_id is not None:
+            given = {"experiment_id": leg.experiment_id, "flow_run_id": flow_run_id}
+            await conn.execute(sa.insert(kept_runs).values(settled=True, **given))
     await world.end(leg)
 
 
@@ -203,7 +178,7 @@ async def test_what_is_under_way_is_among_the_tasks_that_run(
         return [[one["name"] for one in found.values()] for found in (new[SUMMARIES], old)]
 
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert await names() == [[f"Checkpoint GC (Experiment {leg.experiment_id})"]] * 2
     await collector.carry_out(deletion_id)
     assert await names() == [[], []]
@@ -217,7 +192,7 @@ async def test_what_the_policy_does_not_keep(world: World, collector: Collector)
     bad, best, nan, worse, latest = await validated(leg, 0.9, 0.1, "NaN", 0.5, None)
     await ended(world, leg)
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert await collector.chosen(deletion_id) == {bad, nan, worse}
     (place,) = (await collector.work(deletion_id))["places"]
     assert place["storage"] == STORAGE
@@ -233,7 +208,7 @@ async def test_what_the_policy_does_not_keep(world: World, collector: Collector)
     assert row.state == "DONE"
     # Once more: nothing to do, so no run is made.
     again = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     (_, row) = await collector.open()
     assert (row.id, row.state, row.flow_run_id) == (again, "DONE", None)
 
@@ -247,7 +222,7 @@ async def test_what_trials_start_from_is_kept(world: World, collector: Collector
     )
     await world.trial(other, state="COMPLETED", warm_start_checkpoint=used)
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert await collector.chosen(deletion_id) == {free}
 
 
@@ -263,7 +238,7 @@ async def test_what_only_the_script_can_find_is_left_to_it(
     assert own in answer.json()["error"]["error"]
     await ended(world, leg)
     await user.delete(f"/api/v1/experiments/{leg.experiment_id}")
-    await collector.runs.run_pass()
+    await collector.keep()
     (row,) = await collector.open()
     places = (await collector.work(row.id))["places"]
     assert [(place["storage"]["type"], place["checkpoints"]) for place in places] == [
@@ -272,24 +247,25 @@ async def test_what_only_the_script_can_find_is_left_to_it(
     ]
 
 
-async def test_a_run_that_dies_is_followed_by_another(
+async def test_a_run_that_dies_is_started_again(
     world: World, collector: Collector, runs: FakeRuns
 ) -> None:
     leg = await world.leg(config=CONFIG)
     first, second, _ = await validated(leg, 0.9, 0.8, 0.1)
     await ended(world, leg)
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
-    await collector.runs.run_pass()
-    assert len(runs.keys) == 1
+    await collector.keep()
+    await collector.keep()
     await collector.tell(deletion_id, **{first: {}})
     runs.all_become("CRASHED")
-    await collector.runs.run_pass()
-    assert len(runs.keys) == 2
+    await collector.keep()
+    assert set(runs.states.values()) == {"SCHEDULED"}
     assert await collector.chosen(deletion_id) == {second}
     await collector.carry_out(deletion_id)
-    await collector.runs.run_pass()
-    assert len(runs.keys) == 2
+    await collector.keep()
+    # It has died once more, and what it had to do is done.
+    assert len(runs.keys) == 1
+    assert set(runs.states.values()) == {"COMPLETED"}
 
 
 async def test_it_gives_up_in_the_end_and_says_why(
@@ -299,15 +275,15 @@ async def test_it_gives_up_in_the_end_and_says_why(
     await validated(leg, 0.9, 0.8, 0.1)
     await ended(world, leg)
     await collect(world, leg)
-    for _ in range(deletion_runs.MAX_ATTEMPTS + 2):
-        await collector.runs.run_pass()
+    for _ in range(MAX_INTERRUPTIONS + 3):
+        await collector.keep()
         runs.all_become("CRASHED")
     (row,) = await collector.open()
-    assert (row.state, row.attempts) == ("FAILED", deletion_runs.MAX_ATTEMPTS)
+    assert (row.state, row.interruptions) == ("FAILED", MAX_INTERRUPTIONS)
     # The experiment is what it was, and the next collection takes the same ones.
     assert (await world.rows(sa.select(experiments.c.state)))[0].state == "COMPLETED"
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert len(await collector.chosen(deletion_id)) == 2
 
 
@@ -406,7 +382,7 @@ async def test_a_deletion_is_a_task(
             change, [uuid.UUID(first)], owner_id=ada.scalar_one()
         )
     assert deletion_id is not None
-    await collector.runs.run_pass()
+    await collector.keep()
     (run,) = runs.states
     task_id = (await collector.work(deletion_id))["task_id"]
     line = {"t": 1.0, "level": "INFO", "log": "1 checkpoint deleted\n"}
@@ -513,7 +489,7 @@ async def test_a_deleted_experiment_leaves_no_row(
     for _ in range(2):
         assert (await user.delete(path)).status_code == 200
     assert (await user.get(path)).json()["experiment"]["state"] == "STATE_DELETING"
-    await collector.runs.run_pass()
+    await collector.keep()
     (row,) = await collector.open()
     (place,) = (await collector.work(row.id))["places"]
     assert place["checkpoints"] == sorted(names)
@@ -521,12 +497,13 @@ async def test_a_deleted_experiment_leaves_no_row(
     ends = [f"{kind}/experiment/{leg.experiment_id}" for kind in ("tensorboard", "mlflow")]
     assert [key.partition("/")[2] for key in place["discard"]] == ends
     runs.all_become("CRASHED")
-    await collector.runs.run_pass()  # a second run
+    await collector.keep()  # it is started again
+    runs.all_become("RUNNING")
     await collector.carry_out(row.id)
-    await collector.runs.run_pass()  # its run has not quite ended
+    await collector.keep()  # its run has not quite ended
     assert (await user.get(path)).status_code == 200
     runs.all_become("COMPLETED")
-    await collector.runs.run_pass()
+    await collector.keep()
     assert (await user.get(path)).status_code == 404
     after = await counts(world)
     # Who sent batches is remembered for a while, by the stream's id alone; a storage keeps its number, with
@@ -553,7 +530,7 @@ async def test_a_deletion_that_fails_may_be_tried_again(
     path = f"/api/v1/experiments/{leg.experiment_id}"
     for attempt in range(2):
         assert (await user.delete(path)).status_code == 200
-        await collector.runs.run_pass()
+        await collector.keep()
         deletion_id = (await collector.open())[attempt].id
         assert await collector.chosen(deletion_id)
         assert (
@@ -581,7 +558,7 @@ async def test_a_new_policy_and_what_it_would_delete(
     answer = await user.patch(f"/api/v1{path.removesuffix('/preview_gc')}",
                               json={"checkpointStorage": body})  # fmt: skip
     assert answer.json()["experiment"]["config"]["checkpoint_storage"] == STORAGE | policy
-    await collector.runs.run_pass()
+    await collector.keep()
     (row,) = await collector.open()
     assert await collector.chosen(row.id) == {first, second}
     assert third not in await collector.chosen(row.id)
@@ -605,7 +582,7 @@ async def test_nothing_goes_of_a_trial_that_never_reported_the_metric(
         await store(leg, steps)
     await ended(world, leg)
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert await collector.chosen(deletion_id) == set()
     assert (await warned(world, user, leg))[-1] == (
         "which of the 3 checkpoints of this trial is the best is not known: no validation has 'loss' "
@@ -622,7 +599,7 @@ async def test_a_trial_of_nan_keeps_its_last(
     first, second, _ = await validated(leg, "NaN", "Infinity", "NaN")
     await ended(world, leg)
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert await collector.chosen(deletion_id) == {first, second}
     (words,) = await warned(world, user, leg)
     assert words.endswith(
@@ -646,7 +623,7 @@ async def test_checkpoints_at_other_steps_than_validations(
     assert remark.startswith(f"trial {leg.trial_id}: no checkpoint is at a step that was validated")
     await ended(world, leg)
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert await collector.chosen(deletion_id) == set(names[:-1])
     assert await warned(world, user, leg) == [
         "which of the 3 checkpoints of this trial is the best is not known: no step of them was validated: "
@@ -661,7 +638,7 @@ async def test_a_trial_whose_best_is_known_is_told_nothing(
     bad, _, _ = await validated(leg, 0.9, 0.1, None)
     await ended(world, leg)
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert await collector.chosen(deletion_id) == {bad}
     assert await warned(world, user, leg) == []
 
@@ -676,5 +653,5 @@ async def test_a_validation_in_pieces_has_its_metric(world: World, collector: Co
         names.append(await store(leg, steps))
     await ended(world, leg)
     deletion_id = await collect(world, leg)
-    await collector.runs.run_pass()
+    await collector.keep()
     assert await collector.chosen(deletion_id) == {names[0], names[2]}

@@ -128,9 +128,8 @@ async def test_what_is_stuck(service_app: FastAPI, user: httpx.AsyncClient, worl
         "INSERT INTO agents (id, resource_pool, session, last_heartbeat, version)"
         " VALUES ('a1', 'default', gen_random_uuid(), now() - interval '2 minutes', '9')",
         f"UPDATE experiments SET state = 'ACTIVE' WHERE id = {experiment}",
-        "INSERT INTO searches (experiment_id, driver_seen_at) VALUES"
-        f" ({experiment}, now() - interval '5 minutes') ON CONFLICT (experiment_id)"
-        " DO UPDATE SET driver_seen_at = excluded.driver_seen_at",
+        "INSERT INTO kept_runs (experiment_id, seen_at) VALUES"
+        f" ({experiment}, now() - interval '5 minutes')",
         "INSERT INTO tasks (id, kind, owner_id) SELECT 't', 'TRIAL', min(id) FROM users",
         "INSERT INTO allocations (id, task_id, trial_id, state, resource_pool, slots, agent_id,"
         f" assigned_at) VALUES ('late', 't', {trial}, 'ASSIGNED', 'default', 1, 'a1',"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -18,16 +18,19 @@ from fastapi import FastAPI
 from determined_registry.database.tables import (
     checkpoints,
     experiments,
+    kept_runs,
     metrics,
     model_definitions,
     pipelines,
     trials,
 )
 from determined_service.pipelines import people, rows
-from determined_service.prefect.gateway import Artifact, RunState
-from determined_service.prefect.pipeline_runs import MAX_REVIVALS, PipelineRuns
+from determined_service.prefect.gateway import Gateway
+from determined_service.prefect.keeper import MAX_INTERRUPTIONS
+from determined_service.prefect.pages.writing import RunPages
 from determined_service.state.change import changing
 from tests.integration.conftest import client_of
+from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.integration.service_api.world import World
 
 CODE = [{"path": "train.py", "type": 48, "content": "cHJpbnQoKQ==", "mode": 420}]
@@ -247,10 +250,7 @@ async def test_who_cancels_ends_every_experiment_but_those_of_others(
     # The process dies between the decision and the deed: the leader does it.
     async with changing(pipes.world.db) as change:
         await people.cancel_locked(change, await rows.lock(change.conn, one), "canceled by me")
-    assert (await pipes.row(mine)).state == "ACTIVE"
-    prefect = FakePrefect()
-    passes = PipelineRuns(pipes.world.db, prefect, service_app.state.settings)
-    await passes.run_pass()
+    await people.stop_all(pipes.world.db)
     assert (await pipes.row(mine)).state == "CANCELED"
     assert (await pipes.row(borrowed)).state == "ACTIVE"
     now = await pipes.get(one)
@@ -275,81 +275,55 @@ async def test_who_cancels_ends_every_experiment_but_those_of_others(
     assert await pipes.advance(other) == {"shared": "RUNNING"}
 
 
-class FakePrefect:
-    """The runs' states as the test sets them."""
-
-    def __init__(self) -> None:
-        self.state = "SCHEDULED"
-        self.made: list[str] = []
-        self.told: list[str] = []
-        self.pages: dict[str, str] = {}
-
-    async def create_pipeline_run(self, _: int, **given: Any) -> tuple[uuid.UUID, None]:
-        self.made.append(given["name"])
-        return uuid.uuid4(), None
-
-    async def pipeline_pool(self) -> None:
-        return None
-
-    async def read_state(self, run_id: uuid.UUID) -> RunState:
-        now = datetime.datetime.now(datetime.UTC)
-        return RunState(self.state, self.state.title(), None, now, 1)
-
-    async def set_state(self, run_id: uuid.UUID, type: str, name: str, message: str) -> None:
-        self.state = type
-        self.told.append(message)
-
-    async def artifacts(self, run_id: uuid.UUID) -> dict[str, uuid.UUID]:
-        return {}
-
-    async def create_artifact(self, run_id: uuid.UUID, artifact: Artifact) -> uuid.UUID:
-        self.pages[artifact.called] = str(artifact.data)
-        return uuid.uuid4()
-
-    async def update_artifact(self, artifact_id: uuid.UUID, artifact: Artifact) -> None:
-        raise AssertionError
-
-
 async def test_its_run_lives_as_long_as_the_pipeline_and_tells_its_story(
     pipes: Pipelines, service_app: FastAPI
 ) -> None:
     one = await pipes.submit(step("first"), step("then", needs=["first"]))
-    prefect = FakePrefect()
-    passes = PipelineRuns(pipes.world.db, prefect, service_app.state.settings)
-    await passes.run_pass()
-    assert prefect.made == [f"p (pipeline {one})"]
+    runs = FakeRuns("pipeline")
+    state = service_app.state
+    await keep(service_app, runs)
+    assert runs.made == [f"p (pipeline {one})"]
     await pipes.advance(one)
     (first,) = await pipes.experiments(one, "first")
     # Its process dies: the same run starts again.
-    prefect.state = "CRASHED"
-    await passes.run_pass()
-    assert (prefect.state, prefect.made) == ("SCHEDULED", [f"p (pipeline {one})"])
+    runs.all_become("CRASHED")
+    await keep(service_app, runs)
+    assert (list(runs.states.values()), len(runs.made)) == (["SCHEDULED"], 1)
     # Somebody cancels the run.
-    prefect.state = "CANCELLED"
-    await passes.run_pass()
+    runs.all_become("CANCELLED")
+    await keep(service_app, runs)
     assert (await pipes.row(first)).state == "CANCELED"
     assert (await pipes.get(one))["reason"] == "its run was cancelled in Prefect"
-    page = prefect.pages[f"determined-pipeline-{one}"]
+    await RunPages(state.db, cast(Gateway, runs), state.settings).look()
+    page = runs.pages[f"determined-pipeline-{one}"]
     assert f"det pipeline resume {one}" in page
     assert "its run was cancelled in Prefect" in page
+    await keep(service_app, runs)
     await pipes.ask(one, "resume")
-    await passes.run_pass()
-    assert (prefect.state, prefect.told[-1]) == ("SCHEDULED", "the pipeline was resumed")
+    await keep(service_app, runs)
+    assert runs.told[-1][1:] == ("SCHEDULED", "Scheduled", "started again: it goes on")
     # Its last word, if it died before it could say it.
     await pipes.ask(one, "cancel")
-    prefect.state = "CRASHED"
-    await passes.run_pass()
-    assert (prefect.state, prefect.told[-1]) == (
-        "CANCELLED",
-        f"pipeline {one} CANCELED: canceled by determined",
-    )
+    runs.all_become("CRASHED")
+    await keep(service_app, runs)
+    words = f"pipeline {one} CANCELED: canceled by determined"
+    assert runs.told[-1][1:] == ("CANCELLED", "Cancelled", words)
     await pipes.ask(one, "resume")
+    # Somebody deletes the run: another one takes its place.
+    runs.states.clear()
+    await keep(service_app, runs)
+    assert len(runs.made) == 2
     # A flow that dies without ever getting on is given up.
-    async with pipes.world.db.tx() as conn:
-        await conn.execute(sa.update(pipelines).values(revivals=MAX_REVIVALS, wake=False))
-    prefect.state = "CRASHED"
-    await passes.run_pass()
-    assert (await pipes.get(one))["state"] == "FAILED"
+    for _ in range(MAX_INTERRUPTIONS + 1):
+        assert (await pipes.get(one))["state"] == "RUNNING"
+        runs.all_become("CRASHED")
+        await keep(service_app, runs)
+    now = await pipes.get(one)
+    assert (now["state"], now["reason"]) == ("FAILED", "its flow was interrupted 10 times in a row")
+    await keep(service_app, runs)
+    assert list(runs.states.values()) == ["FAILED"]
+    of_pipelines = sa.select(kept_runs.c.settled).where(kept_runs.c.pipeline_id.is_not(None))
+    assert [row.settled for row in await pipes.world.rows(of_pipelines)] == [True]
 
 
 async def test_a_submission_with_a_key_is_one_pipeline(pipes: Pipelines) -> None:

@@ -26,9 +26,9 @@ from determined_registry.database.tables import (
     retrainings,
     trials,
 )
-from determined_service.prefect.gateway import RunState
+from determined_service.loops.due_retrainings import DueRetrainings
 from determined_service.prefect.pages.retraining import retraining_page
-from determined_service.prefect.retraining_runs import RetrainingRuns
+from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.integration.service_api.world import World
 
 CONFIG = """
@@ -261,33 +261,22 @@ async def test_unchanged_data_is_skipped_unless_forced(again: Retraining) -> Non
         assert (await again.advance(run_id))["state"] == "PROMOTED", challenger
 
 
-class NoPrefect:
-    async def create_retraining_run(self, run_id: int, **_: Any) -> tuple[uuid.UUID, None]:
-        return uuid.uuid4(), None
-
-    async def read_state(self, run_id: uuid.UUID) -> RunState:
-        return RunState("RUNNING", "Running", None, datetime.datetime.now(datetime.UTC), 1)
-
-    async def set_state(self, *_: Any) -> None:
-        raise AssertionError
-
-
 async def test_what_was_missed_is_caught_up_once(again: Retraining, service_app: FastAPI) -> None:
     await again.put(schedule={"interval_s": 60})
     async with again.world.db.tx() as conn:
         long_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
         await conn.execute(sa.update(retrainings).values(created_at=long_ago, next_at=long_ago))
-    passes = RetrainingRuns(again.world.db, NoPrefect(), service_app.state.settings)
+    passes = DueRetrainings(again.world.db)
     await passes.run_pass()
     (run,) = await again.world.rows(sa.select(retraining_runs))
     (row,) = await again.world.rows(sa.select(retrainings))
-    assert (run.cause, run.due_at, run.attempts) == ("schedule", long_ago, 1)
+    assert (run.cause, run.due_at) == ("schedule", long_ago)
     assert row.next_at > datetime.datetime.now(datetime.UTC)
     # Due again while the run is open: it waits for its end.
     async with again.world.db.tx() as conn:
         await conn.execute(sa.update(retrainings).values(next_at=long_ago))
         await conn.execute(sa.update(retraining_runs).values(state="FAILED"))
-        await conn.execute(sa.update(retraining_runs).values(state="TRAINING", flow_run_id=None))
+        await conn.execute(sa.update(retraining_runs).values(state="TRAINING"))
     await passes.run_pass()
     assert len(await again.world.rows(sa.select(retraining_runs.c.id))) == 1
 
@@ -313,7 +302,7 @@ async def test_a_schedule_of_an_earlier_release(
         plan = dict((await conn.execute(sa.select(retrainings.c.plan))).scalar_one())
         plan["schedule"] = {"cron": cron}
         await conn.execute(sa.update(retrainings).values(plan=plan, next_at=long_ago))
-    passes = RetrainingRuns(again.world.db, NoPrefect(), service_app.state.settings)
+    passes = DueRetrainings(again.world.db)
     await passes.run_pass()
     (run,) = await again.world.rows(sa.select(retraining_runs))
     (row,) = await again.world.rows(sa.select(retrainings))
@@ -321,35 +310,31 @@ async def test_a_schedule_of_an_earlier_release(
     assert (row.next_at is not None) == goes_on
 
 
-class PrefectWithState(NoPrefect):
-    def __init__(self) -> None:
-        self.state, self.name = "RUNNING", "Running"
-        self.given: list[tuple[Any, ...]] = []
-
-    async def read_state(self, run_id: uuid.UUID) -> RunState:
-        return RunState(self.state, self.name, None, datetime.datetime.now(datetime.UTC), 1)
-
-    async def set_state(self, *given: Any) -> None:
-        self.given.append(given)
-
-
-async def test_a_flow_that_died_when_its_run_was_cancelled_is_cancelled(
+async def test_its_run_is_started_again_and_a_cancel_in_prefect_ends_it(
     again: Retraining, service_app: FastAPI
 ) -> None:
     await again.put()
     run_id = await again.run()
-    prefect = PrefectWithState()
-    passes = RetrainingRuns(again.world.db, prefect, service_app.state.settings)
-    await passes.run_pass()  # gives it a flow run
-    prefect.state = "CANCELLING"
-    await passes.run_pass()
+    runs = FakeRuns("retrain")
+    await keep(service_app, runs)
+    assert runs.made == [f"retrain digits #{run_id}"]
+    # Its flow dies: the same run goes on.
+    runs.all_become("CRASHED")
+    await keep(service_app, runs)
+    ((flow_run_id, state),) = runs.states.items()
+    assert (state, len(runs.made)) == ("SCHEDULED", 1)
+    (shown,) = await again.history()
+    assert shown["flowRunId"] == str(flow_run_id)
+    runs.all_become("CANCELLING")
+    await keep(service_app, runs)
     (run,) = await again.world.rows(sa.select(retraining_runs))
-    assert (run.state, prefect.given) == ("CANCELED", [])
-    prefect.state = "CRASHED"
+    assert (run.state, len(runs.told)) == ("CANCELED", 1)
+    # And dies once more before it can say so.
+    runs.all_become("CRASHED")
     for _ in range(2):
-        await passes.run_pass()
+        await keep(service_app, runs)
     words = f"retraining run {run_id} CANCELED: its run was cancelled in Prefect"
-    assert prefect.given == [(run.flow_run_id, "CANCELLED", "Cancelled", words)]
+    assert runs.told[1:] == [(flow_run_id, "CANCELLED", "Cancelled", words)]
 
 
 async def test_each_event_begins_one_run(again: Retraining, service_app: FastAPI) -> None:
@@ -364,8 +349,7 @@ async def test_each_event_begins_one_run(again: Retraining, service_app: FastAPI
 
     async def passed() -> list[str]:
         """What two leaders at once make of it: the causes of the runs, which end at once."""
-        settings = service_app.state.settings
-        both = [RetrainingRuns(again.world.db, NoPrefect(), settings) for _ in range(2)]
+        both = [DueRetrainings(again.world.db) for _ in range(2)]
         await asyncio.gather(*(one.run_pass() for one in both))
         ended = sa.update(retraining_runs).where(retraining_runs.c.ended_at.is_(None))
         ended = ended.values(state="FAILED", ended_at=sa.func.now())
@@ -420,7 +404,7 @@ async def test_looks_for_new_data_leave_one_line(again: Retraining, service_app:
             (mark,) = (await conn.execute(sa.select(retrainings.c.marks))).scalar_one().items()
             past = {mark[0]: {**mark[1], "next": "2026-01-01T00:00:00+00:00"}}
             await conn.execute(sa.update(retrainings).values(marks=past))
-        await RetrainingRuns(again.world.db, NoPrefect(), service_app.state.settings).run_pass()
+        await DueRetrainings(again.world.db).run_pass()
         run_id = (await again.history())[0]["id"]
         now = await again.advance(run_id)
         await again.finish(now["experiment_id"], "evaluation", data_version=version)

@@ -59,9 +59,9 @@ def test_a_passing_state_is_told_once_it_lasts() -> None:
         assert len(told("running", name)) == 2
 
 
-def test_runs_are_created_first() -> None:
-    assert told("create_experiment_run", "completed") == ["create_experiment_run", "Completed"]
-    assert told("create_experiment_run", age_s=0) == ["create_experiment_run"]
+def test_a_run_is_created_before_its_states() -> None:
+    assert told("create_task_run", "completed") == ["create_task_run", "Completed"]
+    assert told("create_task_run", age_s=0) == ["create_task_run"]
 
 
 def test_a_reason_replaces_no_state_and_goes_with_the_next_one() -> None:
@@ -73,7 +73,7 @@ def test_a_reason_replaces_no_state_and_goes_with_the_next_one() -> None:
 
 
 def test_a_page_replaces_no_state_and_the_last_page_is_written() -> None:
-    assert told("create_experiment_run", "show_page") == ["create_experiment_run", "show_page"]
+    assert told("create_task_run", "show_page") == ["create_task_run", "show_page"]
     assert told("paused", "show_page") == ["Paused", "show_page"]
     assert told("paused", "show_page", "running") == ["show_page", "Running"]
     found, _ = plan_deliveries(rows("show_page", "running", "completed", "show_page"))

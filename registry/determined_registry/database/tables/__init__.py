@@ -22,6 +22,7 @@ from determined_registry.database.tables.experiment import (
     trial_sources,
     trials,
 )
+from determined_registry.database.tables.kept_run import kept_runs
 from determined_registry.database.tables.mlflow import (
     mlflow_experiments,
     mlflow_model_metrics,
@@ -88,6 +89,7 @@ __all__ = [
     "deletions",
     "erased_usage",
     "experiments",
+    "kept_runs",
     "legs",
     "live_metrics",
     "log_policy_matches",

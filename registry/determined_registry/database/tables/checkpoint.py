@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from determined_registry.database.tables.base import TS, Uuid, json, metadata, now
 
 # What a run of the flow `checkpoint-gc` removes from checkpoint storage: a task of kind CHECKPOINT_GC, whose
-# row has its state, its last run in Prefect, its start and end.
+# row has its state, its start and end.
 deletions = sa.Table(
     "deletions",
     metadata,
@@ -29,10 +29,6 @@ deletions = sa.Table(
     sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE")),
     # Of kind "checkpoints": only the files that match. NULL: the whole checkpoints.
     sa.Column("globs", JSONB(none_as_null=True)),
-    # Runs made for it so far in Prefect, the ids of all but the last, and when the last one spoke.
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("earlier_run_ids", JSONB, nullable=False, server_default=json("[]")),
-    sa.Column("seen_at", TS, nullable=False, server_default=now()),
 )
 # Whose rows are still to be erased.
 sa.Index(

@@ -56,7 +56,6 @@ experiments = sa.Table(
     sa.Column("progress", sa.Float(53), nullable=False, server_default="0"),
     sa.Column("start_time", TS, nullable=False, server_default=now()),
     sa.Column("end_time", TS),
-    sa.Column("flow_run_id", Uuid),
     # A word that its submitter made up: a request with the same word is answered with this experiment.
     sa.Column("idempotency_key", sa.Text),
     # Trials that it was asked for: those with which its search began, and those that clients have made. Ended
@@ -99,7 +98,6 @@ searches = sa.Table(
     sa.Column("last_event_id", sa.BigInteger, nullable=False, server_default="0"),
     # The flow process that drives the search; a second one that attaches takes over.
     sa.Column("driver", Uuid),
-    sa.Column("driver_seen_at", TS),
 )
 
 search_events = sa.Table(

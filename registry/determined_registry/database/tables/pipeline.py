@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from determined_registry.database.tables.base import TS, Uuid, metadata, now
+from determined_registry.database.tables.base import TS, metadata
 
 # Pipelines of experiments (docs/automate/pipelines.md). Whoever takes a step of one locks its row.
 pipelines = sa.Table(
@@ -23,22 +23,12 @@ pipelines = sa.Table(
     sa.Column("reason", sa.Text),
     # Of a submission that may be sent again.
     sa.Column("idempotency_key", sa.Text),
-    # Its run in Prefect, and how many were made.
-    sa.Column("flow_run_id", Uuid),
-    sa.Column("runs", sa.Integer, nullable=False, server_default="0"),
-    # How often in a row the flow was interrupted, with no change in between.
-    sa.Column("revivals", sa.Integer, nullable=False, server_default="0"),
-    # It was resumed, and its flow is to be started again.
-    sa.Column("wake", sa.Boolean, nullable=False, server_default=sa.false()),
-    # When its flow asked last.
-    sa.Column("seen_at", TS, nullable=False, server_default=now()),
     # Counts the changes, and how many of them the page of the run shows.
     sa.Column("changes", sa.Integer, nullable=False, server_default="0"),
     sa.Column("shown", sa.Integer, nullable=False, server_default="0"),
     sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
     sa.Column("ended_at", TS),
     sa.UniqueConstraint("owner_id", "idempotency_key"),
-    sa.Index("ix_pipelines_open", "id", postgresql_where=sa.text("state = 'RUNNING'")),
     sa.Index("ix_pipelines_unshown", "id", postgresql_where=sa.text("shown < changes")),
 )
 

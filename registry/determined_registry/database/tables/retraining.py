@@ -74,12 +74,8 @@ retraining_runs = sa.Table(
     sa.Column("decision", JSONB(none_as_null=True)),
     sa.Column("reason", sa.Text),
     sa.Column("failed_step", sa.Text),
-    # Its run in Prefect, how many there were, and when the last one asked.
-    sa.Column("flow_run_id", Uuid),
     # The run in Prefect by which somebody began it there: one that is run again begins nothing.
     sa.Column("begun_by", Uuid, unique=True),
-    sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("seen_at", TS, nullable=False, server_default=now()),
     sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
     sa.Column("ended_at", TS),
     sa.Index("ix_retraining_runs_retraining_id", "retraining_id", "id"),

@@ -10,7 +10,7 @@ from determined_service.state.task_kinds import CHECKPOINT_GC
 
 class CheckpointGc(TaskKind):
     """See :mod:`determined_service.deleting.deletions`, which moves its state, and
-    :mod:`determined_service.prefect.deletion_runs`, which makes its runs."""
+    :mod:`determined_service.prefect.keeper`, which makes its runs."""
 
     name = CHECKPOINT_GC
     mirrored = False

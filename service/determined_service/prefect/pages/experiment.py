@@ -37,7 +37,7 @@ CELL = 100
 _EXPERIMENT = sa.text(
     """
     SELECT e.id, e.name, e.description, e.config, e.progress, e.state, e.reason, e.resource_pool,
-           e.start_time, e.end_time, e.flow_run_id, e.labels, u.username
+           e.start_time, e.end_time, e.labels, u.username
     FROM experiments e JOIN users u ON u.id = e.owner_id WHERE e.id = :id
     """
 )

@@ -1,5 +1,5 @@
-"""Writes the pages: of a run that ended, or of a retraining that goes on (:class:`Mirror` asks), and of
-experiments while they run.
+"""Writes the pages: of runs that ended, of retrainings that go on (:class:`Mirror` asks for these), and of
+pipelines and experiments while they run.
 
 What is written while an experiment runs is rare, as each call costs Prefect some 10 ms of CPU: at most one
 for an experiment in ten seconds, and only of what has changed. Nothing of it is stored here: after a restart
@@ -24,6 +24,7 @@ from determined_service.base.db import Database
 from determined_service.base.settings import Settings
 from determined_service.prefect.gateway import Artifact, ArtifactGone, Gateway
 from determined_service.prefect.pages.experiment import OF_BOARDS, ExperimentPage, experiment_page
+from determined_service.prefect.pages.pipeline import pipeline_page
 from determined_service.prefect.pages.retraining import retraining_page
 from determined_service.prefect.pages.trial import trial_page
 from determined_service.state.change import reader
@@ -35,13 +36,18 @@ MOST = 20
 """How many experiments one pass looks at; the others come in the next ones, the longest unseen first."""
 
 _RUNNING = sa.text(
-    "SELECT id, flow_run_id FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') "
-    "AND flow_run_id IS NOT NULL AND NOT unmanaged"
+    "SELECT e.id, r.flow_run_id FROM experiments e JOIN kept_runs r ON r.experiment_id = e.id "
+    "WHERE e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR') AND r.flow_run_id IS NOT NULL"
 )
 _BESIDE_BOARDS = sa.text(
-    f"SELECT DISTINCT e.id, e.flow_run_id FROM ({OF_BOARDS}) b JOIN experiments e ON e.id = b.experiment_id"
-    " WHERE e.flow_run_id IS NOT NULL AND NOT e.unmanaged"
+    f"SELECT DISTINCT r.experiment_id AS id, r.flow_run_id FROM ({OF_BOARDS}) b"
+    " JOIN kept_runs r ON r.experiment_id = b.experiment_id WHERE r.flow_run_id IS NOT NULL"
 )
+_CHANGED_PIPELINES = sa.text(
+    "SELECT p.id, p.changes, r.flow_run_id FROM pipelines p JOIN kept_runs r ON r.pipeline_id = p.id "
+    "WHERE p.shown < p.changes AND r.flow_run_id IS NOT NULL ORDER BY p.id LIMIT :most"
+)
+_SHOWN = sa.text("UPDATE pipelines SET shown = :changes WHERE id = :id AND shown < :changes")
 
 
 @dataclass(slots=True)
@@ -80,9 +86,10 @@ class RunPages:
                 logger.info("the pages of runs wait: %s", error)
 
     async def look(self) -> None:
-        """Writes what has changed on the pages of experiments that run, one call for each. What Prefect
-        refuses is tried again in a later pass.
+        """Writes what has changed on the pages of pipelines, and of experiments that run, one call for each.
+        What Prefect refuses is tried again in a later pass.
         """
+        await self._show_pipelines()
         now = time.monotonic()
         async with reader(self._db).connect() as conn:
             running = {row.id: row.flow_run_id for row in await conn.execute(_RUNNING)}
@@ -111,6 +118,24 @@ class RunPages:
         # Kept until a look() after the end: the next pass of one that runs knows what was written.
         shown = self._shown.setdefault(experiment_id, _Shown())
         await self._show(experiment_id, run_id, shown)
+
+    async def _show_pipelines(self) -> None:
+        async with reader(self._db).connect() as conn:
+            changed = list(await conn.execute(_CHANGED_PIPELINES, {"most": MOST}))
+        for row in changed:
+            async with reader(self._db).connect() as conn:
+                text = await pipeline_page(conn, row.id)
+            if text is not None:
+                what = "The pipeline: its steps, their experiments, and why."
+                artifact = Artifact(f"determined-pipeline-{row.id}", "markdown", text, what)
+                try:
+                    known = (await self._gateway.artifacts(row.flow_run_id)).get(artifact.called)
+                    await self._put(row.flow_run_id, artifact, known)
+                except httpx.HTTPStatusError as error:
+                    # Pages matter less than what comes behind them.
+                    logger.warning("Prefect refuses the page of pipeline %s: %s", row.id, error)
+            async with reader(self._db).connect() as conn:
+                await conn.execute(_SHOWN, {"id": row.id, "changes": row.changes})
 
     async def show_trial(self, task_id: str, run_id: UUID, *, again: bool) -> None:
         """Writes the page of the trial with the task; ``again``: it may have one."""

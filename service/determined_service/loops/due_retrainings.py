@@ -1,0 +1,123 @@
+"""Begins the runs of retrainings when their time has come or an event has happened.
+
+Runs in the leading service process (:mod:`determined_service.loops.runtime`); every pass may be repeated.
+The schedule is the service's own: its next time is a row, which the transaction that begins a run moves on.
+So what was missed while the cluster was down is caught up once. (Prefect makes no runs for times at which its
+server was down, and starts every late one.)
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from collections.abc import Collection
+from typing import Any
+
+import sqlalchemy as sa
+
+from determined_registry.database.tables import retraining_runs, retrainings
+from determined_service.base import topics
+from determined_service.base.db import Database
+from determined_service.base.errors import ApiError, Conflict
+from determined_service.base.hub import Hub, wait_at_most
+from determined_service.retraining import events, runs
+from determined_service.retraining.plans import Plan
+from determined_service.state.change import changing, reader
+
+logger = logging.getLogger(__name__)
+
+PASS_S = 5.0
+
+r = retraining_runs.c
+t = retrainings.c
+
+
+class DueRetrainings:
+    """One per cluster (the leader's), where there is a Prefect."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._next_look = 0.0
+
+    async def run(self, hub: Hub) -> None:
+        """Repeats passes for ever: at once when a retraining has changed, else every few seconds."""
+        with hub.subscribe([topics.RETRAININGS]) as event:
+            while True:
+                event.clear()
+                try:
+                    await self.run_pass()
+                except sa.exc.OperationalError as error:
+                    logger.warning("retrainings wait: %s", error)
+                await wait_at_most(event, PASS_S)
+
+    async def run_pass(self) -> None:
+        """Begins what is due."""
+        async with reader(self._db).connect() as conn:
+            due = list((await conn.execute(_DUE)).scalars())
+        for retraining_id in [*due, *await self._stirred(due)]:
+            try:
+                await self._begin(retraining_id)
+            except Conflict as error:
+                # Somebody has begun one by hand meanwhile.
+                logger.info("retraining %s: %s", retraining_id, error.message)
+
+    async def _stirred(self, due: Collection[int]) -> list[int]:
+        """Those for which an event has happened, and that are not ``due`` anyway."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return []
+        self._next_look = now + PASS_S
+        found = []
+        async with reader(self._db).connect() as conn:
+            for row in (await conn.execute(_WAITING_FOR_EVENTS)).all():
+                if row.id not in due and (await events.happened(conn, row)).causes:
+                    found.append(row.id)
+        return found
+
+    async def _begin(self, retraining_id: int) -> None:
+        """Begins a run for all that asks for one: the schedule, and the events, whose marks move on."""
+        async with changing(self._db) as change:
+            found = await change.conn.execute(
+                sa.select(retrainings)
+                .where(t.id == retraining_id, ~t.paused, ~_HAS_OPEN_RUN)
+                .with_for_update()
+            )
+            row = found.first()
+            if row is None:
+                return
+            now = datetime.datetime.now(datetime.UTC)
+            due_at = row.next_at if row.next_at is not None and row.next_at <= now else None
+            happened = await events.happened(change.conn, row)
+            if due_at is None and not happened.causes:
+                return
+            causes = list(happened.causes)
+            values: dict[str, Any] = {"marks": happened.marks}
+            if due_at is not None:
+                following, why = _following(row, now)
+                values["next_at"] = following
+                causes.insert(0, why)
+            await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
+            await runs.begin(change, row, "; ".join(causes), forced=happened.forced, due_at=due_at)
+
+
+_HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, r.state.in_(runs.OPEN))
+
+
+def _following(row: sa.Row[Any], now: datetime.datetime) -> tuple[datetime.datetime | None, str]:
+    """When the schedule wants the run after this one, and the cause of this one, which says why there is
+    none."""
+    try:
+        plan = Plan.model_validate(row.plan)
+        return plan.next_after(now, row.created_at, stored=True), "schedule"
+    except ApiError as error:
+        logger.warning("retraining %s has no next time: %s", row.id, error.message)
+        return None, f"schedule, for the last time ({error.message})"
+
+
+_DUE = sa.select(t.id).where(~t.paused, t.next_at <= sa.func.now(), ~_HAS_OPEN_RUN)
+_WAITING_FOR_EVENTS = (
+    sa.select(retrainings)
+    .where(~t.paused, sa.func.jsonb_array_length(t.plan["on"]) > 0, ~_HAS_OPEN_RUN)
+    .order_by(t.id)
+)
