@@ -11,7 +11,7 @@ LOCAL := $(VENV)/.local
 SOURCES := harness searchers registry service tasks flows deployments
 STAMP := $(VENV)/.installed
 
-.PHONY: run test test-all check bench chaos docs images wheel clean setup
+.PHONY: run test test-all check bench chaos docs pictures images wheel clean setup
 
 setup: $(STAMP)
 
@@ -66,6 +66,9 @@ docs: $(STAMP) ## the pages that are written from the code
 	$(BIN)/python -m determined.cli.reference > docs/reference/commands.md
 	$(BIN)/python -m determined.cli.variables > docs/reference/environment.md
 	$(BIN)/python -m determined_service.reference > docs/reference/rest.md
+
+pictures: $(STAMP) ## the pictures of the book, from a running product
+	$(BIN)/python -m docs.pictures.make $(PICTURES)
 
 bench: $(STAMP) ## prints figures; nothing is asserted
 	$(BIN)/python -m benchmarks
