@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,18 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+def _ssh_with_this_home(checkout: Path) -> None:
+    """ssh and scp look for their configuration in the account's home, whatever HOME says."""
+    for program in ("ssh", "scp"):
+        path = checkout / ".venv/bin" / program
+        path.write_text(
+            "#!/bin/sh\n"
+            '[ ! -e "$HOME/.ssh/config" ] || set -- -F "$HOME/.ssh/config" "$@"\n'
+            f'exec {shutil.which(program)} "$@"\n'
+        )
+        path.chmod(0o755)
+
+
 @contextlib.contextmanager
 def _ended(cluster: LocalCluster) -> Iterator[None]:
     """What a page has left running takes no slots from the next one."""
@@ -81,6 +94,8 @@ def test_a_page_works_as_printed(name: str, folder: Path, request: pytest.Fixtur
     checkout, home = folder / "checkout", folder / "home"
     data = home / ".local/share/determined"
     page_session.clone(checkout)
+    if name == "sit-down/shells.md":
+        _ssh_with_this_home(checkout)
     env = page_session.environment(home, checkout)
     with contextlib.ExitStack() as stack:
         if name in ITS_OWN:
