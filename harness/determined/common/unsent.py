@@ -39,7 +39,7 @@ class Note:
 
 
 def found(run_dir: Path) -> list[int]:
-    """The ids of the processes whose notes are there, :data:`MOST` at most: a task may write anything there."""
+    """The ids of the processes whose notes are there, :data:`MOST` at most: a task may write anything."""
     notes = itertools.islice(run_dir.glob(f"{_BEGINNING}*"), MOST)
     names = (path.name.removeprefix(_BEGINNING) for path in notes)
     return sorted(int(name) for name in names if name.isdecimal() and len(name) <= LONGEST)
