@@ -45,6 +45,7 @@ WHO = {
     Grant.SENDER: "the task, owner",
     Grant.ADMINISTRATOR: "administrators",
     Grant.AGENT: "agents",
+    Grant.SERVING: "agents, and the supervisor or run that serves it",
 }
 """Who may send a request, in the words of the page. None: the route asks for no token."""
 

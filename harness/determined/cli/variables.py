@@ -103,6 +103,11 @@ GROUPS = (
                 " trials",
             ),
             Variable(
+                "DET_RUN_TOKEN",
+                "the agent sets it for a Prefect run of this project's flows: a token for"
+                " [what the run serves](../operate/security.md#what-supervisors-and-runs-may)",
+            ),
+            Variable(
                 "DETERMINED_AGENT_WITHOUT_TORCH",
                 "`1`: the agent imports no torch beforehand ([agents](../operate/agent.md))",
             ),

@@ -12,7 +12,7 @@ from determined.common.cluster_config import ClusterConfig, read_text
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import configuration
 from determined_service.prefect import job_template
-from determined_service.prefect.gateway import DEPLOYED, PrefectGateway
+from determined_service.prefect.gateway import FLOWS, PrefectGateway
 from determined_service.prefect.work_pools import WorkPools
 from tests.integration.control.prefect_server import AUTH
 from tests.integration.control.world import World
@@ -23,7 +23,7 @@ async def test_work_pools(
 ) -> None:
     first, second, third = (f"{name}-{uuid.uuid4().hex[:6]}" for name in ("a", "b", "c"))
     made: list[Any] = []
-    for name in DEPLOYED:
+    for name in FLOWS:
         flow = await client.create_flow_from_name(name)
         made.append(await client.create_deployment(flow_id=flow, name=name))
     db, mine = (

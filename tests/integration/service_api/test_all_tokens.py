@@ -28,9 +28,9 @@ from determined_registry.database.tables import (
 )
 from determined_service.access.rules import Action
 from determined_service.deleting.deletions import collect_garbage
+from determined_service.reference import Address, declared_rules
 from determined_service.state.change import changing
 from tests import who_may_table as table
-from tests.declared_rules import Address, declared_rules
 from tests.integration.conftest import AGENT_TOKEN, client_of
 from tests.integration.service_api.test_who_may import (
     OF_ONE_KIND,

@@ -10,7 +10,7 @@ from determined_deployments.local import daemon
 from determined_service.base.settings import Settings
 from determined_service.loops import runtime
 from determined_service.public import health_report
-from determined_service.search.drivers import DRIVER_LOST_S
+from determined_service.state.keeping import LOST_S
 from tests.printed import ROOT
 
 PAGE = (ROOT / "docs/operate/monitoring.md").read_text()
@@ -38,7 +38,7 @@ def test_every_check_of_the_doctor_has_a_row() -> None:
 
 
 def test_its_numbers_are_those_of_the_code() -> None:
-    assert judge.OUTBOX_S == DRIVER_LOST_S == health_report.ASSIGNED_S == 60
+    assert judge.OUTBOX_S == LOST_S == health_report.ASSIGNED_S == 60
     assert judge.CLOCK_S == 2 and judge.GONE_S == 24 * 3600
     assert (disk.LITTLE_BYTES, disk.TOO_LITTLE_BYTES) == (2 << 30, 200 << 20)
     assert Settings.model_fields["agent_timeout_s"].default == 30

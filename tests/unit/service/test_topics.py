@@ -55,7 +55,7 @@ def test_what_the_topics_are() -> None:
         "reconciler",
         "deletions",
         "retrainings",
-        "pipelines",
+        "kept runs",
         "cluster",
         "service log",
     }
