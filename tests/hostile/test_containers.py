@@ -39,10 +39,6 @@ def listed(settings: dict[str, Any], tmp_path: Path) -> Path:
     return folder
 
 
-def said_by_agent(legs: ContainerLegs) -> str:
-    return "".join(line["log"] for line in legs.service.logs if line["source"] == "agent")
-
-
 def mount(path: object) -> dict[str, Any]:
     return {"bind_mounts": [{"host_path": str(path), "container_path": "/m"}]}
 
@@ -50,8 +46,8 @@ def mount(path: object) -> dict[str, Any]:
 async def refused(legs: ContainerLegs, config: dict[str, Any]) -> str:
     order = {"entrypoint": "cat /m/etc/shadow", "allocation_id": f"r.{next(NUMBERS)}"}
     ended = await legs.run({}, config, **order)
-    assert ended["kind"] == "failed_to_start", (ended, said_by_agent(legs))
-    assert ended["reason"] in said_by_agent(legs)
+    assert ended["kind"] == "failed_to_start", (ended, legs.words())
+    assert ended["reason"] in legs.words()
     return str(ended["reason"])
 
 
@@ -69,7 +65,7 @@ async def test_root_of_a_container_mounts_what_is_listed_and_nothing_else(
     storage = {"checkpoint_storage": {"type": "shared_fs", "host_path": "/etc"}}
     assert "checkpoint_storage.host_path" in await refused(legs, storage)
     ended = await legs.run({}, mount(listed), entrypoint="cat /m/in")
-    assert ended["exit_code"] == 0, said_by_agent(legs)
+    assert ended["exit_code"] == 0, legs.words()
     assert legs.service.text("stdout").endswith("given")
 
 
@@ -88,7 +84,7 @@ async def test_administrators_may(legs: ContainerLegs, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("given")
     config = {**mount(tmp_path), "environment": {"add_capabilities": ["NET_RAW"]}}
     ended = await legs.run({}, config, entrypoint="cat /m/in", granted=ADMINISTRATOR)
-    assert ended["exit_code"] == 0, said_by_agent(legs)
+    assert ended["exit_code"] == 0, legs.words()
     assert legs.service.text("stdout") == "given"
 
 
