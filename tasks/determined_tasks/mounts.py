@@ -155,6 +155,10 @@ def of(
     for number, mount in enumerate(given):
         name = f"bind_mounts[{number}]"
         target = posixpath.normpath(posixpath.join(WORKDIR, mount["container_path"]))
+        source, read_only = mount["host_path"], bool(mount.get("read_only"))
+        is_protected = read_only and not _is_closed(target) and Path(source).exists()
+        if posixpath.normpath(source) == target and not is_protected:
+            continue  # it is there already
         if _is_closed(target):
             raise MountsError(
                 f"{name}.container_path: nothing can be mounted at {target!r}: choose another path, for"
@@ -162,9 +166,6 @@ def of(
             )
         if _is_within(target, WORKDIR):
             target = posixpath.normpath(f"{workdir}/{posixpath.relpath(target, WORKDIR)}")
-        source, read_only = mount["host_path"], bool(mount.get("read_only"))
-        if posixpath.normpath(source) == target and not (read_only and Path(source).exists()):
-            continue  # it is there already
         propagation = mount.get("propagation") or "rprivate"
         binds.append(Bind(source, target, read_only, propagation, name))
     # What lies below another one's path comes after it.

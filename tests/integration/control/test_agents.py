@@ -12,7 +12,10 @@ import sqlalchemy as sa
 
 from determined.__version__ import __version__
 from determined.common.wire import version
+from determined_service.base import topics
 from determined_service.loops.reconciler import Reconciler
+from determined_service.prefect.keeper import _BUMP
+from determined_service.state.change import Change
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Driver, Trial, World, ok
@@ -202,11 +205,9 @@ async def test_an_idle_poll_is_a_heartbeat_and_wakes_for_prefect(world: World) -
     waiting = asyncio.create_task(world.work(5))
     await asyncio.sleep(0.1)
     async with world.app.state.db.tx() as conn:
-        from determined_service.prefect.mirror import bump_pools
-        from determined_service.state.change import Change
-
         change = Change(conn)
-        await bump_pools(change, 0, "default")
+        await conn.execute(_BUMP, {"pool": "default", "experiment_id": None})
+        change.notify(topics.pool("default"))
         await change.flush()
     assert (await asyncio.wait_for(waiting, TIMEOUT_S))["prefect_poll_seq"] == 1
 

@@ -73,6 +73,9 @@ def test_a_directory_under_its_own_path_needs_no_mount(tmp_path: Path) -> None:
     )
     assert found is not None
     assert found.binds == ()
+    found = of({"bind_mounts": [bind("/dev/shm", "/dev/shm", read_only=True)]})
+    assert found is not None
+    assert found.binds == ()
     found = of({"bind_mounts": [bind(here, here, read_only=True)]})
     assert found is not None
     assert len(found.binds) == 1
