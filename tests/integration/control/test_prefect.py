@@ -186,7 +186,7 @@ async def test_a_missing_deployment_is_waited_for(world: World, client: PrefectC
     experiment = await world.submit(SINGLE)
     await until_async(
         "a first attempt",
-        lambda: world.rows("SELECT 1 FROM prefect_outbox WHERE attempts > 0"),
+        lambda: world.rows("SELECT 1 FROM kept_runs WHERE last_error IS NOT NULL"),
     )
     flow = await client.create_flow_from_name("experiment")
     deployment = await client.create_deployment(flow_id=flow, name="experiment")
