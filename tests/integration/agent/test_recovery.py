@@ -137,7 +137,7 @@ def prefect(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
             return asyncio.run(run())
 
     async def deployed(client: Any) -> bool:
-        names = [deployment.name for deployment in await client.read_deployments(limit=10, **SORT)]
+        names = [deployment.name for deployment in await client.read_deployments(limit=100, **SORT)]
         return {"experiment", "trial"} <= set(names)
 
     # The agent registers them a moment after it is ready for work.

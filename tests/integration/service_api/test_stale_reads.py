@@ -207,7 +207,7 @@ async def test_a_pipeline_sees_that_its_owner_was_deactivated(world: World) -> N
     seen: list[bool] = []
 
     async def deactivate(change: Change) -> None:
-        await pipelining.seen(change.conn, pipeline_id)
+        await pipelining.lock(change.conn, pipeline_id)
         values = sa.update(users).where(users.c.id == owner).values(active=False)
         await change.conn.execute(values)
 
