@@ -34,7 +34,7 @@ from determined_service.base.errors import ApiError
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
 from determined_service.prefect.gateway import ENDED, NotDeployed, ParentRun, RunGone, RunState
-from determined_service.prefect.kept_owners import OWNERS, KeptOwner, Prefect, Standing
+from determined_service.prefect.kept_owners import OWNERS, KeptOwner, OwnerStanding, Prefect
 from determined_service.state.change import Change, changing, reader
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ FORGET_S = 600.0
 r = kept_runs.c
 
 
-class Runs(Prefect, Protocol):
+class FlowRuns(Prefect, Protocol):
     """The calls to Prefect; implemented by :class:`~determined_service.prefect.gateway.PrefectGateway`."""
 
     async def create_run(
@@ -84,7 +84,7 @@ class Runs(Prefect, Protocol):
 class Keeper:
     """One per cluster (the leader's), where there is a Prefect."""
 
-    def __init__(self, db: Database, prefect: Runs, settings: Settings) -> None:
+    def __init__(self, db: Database, prefect: FlowRuns, settings: Settings) -> None:
         self._db = db
         self._prefect = prefect
         self._settings = settings
@@ -168,7 +168,7 @@ class Keeper:
         else:
             await self._end(row, standing, run)
 
-    async def _keep(self, row: sa.Row[Any], standing: Standing, run: RunState) -> None:
+    async def _keep(self, row: sa.Row[Any], standing: OwnerStanding, run: RunState) -> None:
         owner, _ = _owner(row)
         silent_s = min(row.silent_s, time.monotonic() - self._began)
         verdict = judge(
@@ -198,7 +198,7 @@ class Keeper:
         if await self._write(row, look_at=_after(PASS_S)):
             await owner.stop(self._db, number, reason, failed=failed)
 
-    async def _restart(self, row: sa.Row[Any], standing: Standing, run: RunState) -> None:
+    async def _restart(self, row: sa.Row[Any], standing: OwnerStanding, run: RunState) -> None:
         values: dict[str, Any] = {}
         why = "it goes on"
         if not row.wake:
@@ -273,7 +273,7 @@ class Keeper:
             )
             await self._bump_pools(change, row)
 
-    async def _end(self, row: sa.Row[Any], standing: Standing, run: RunState) -> None:
+    async def _end(self, row: sa.Row[Any], standing: OwnerStanding, run: RunState) -> None:
         """Has the run of an owner that has ended say so.
 
         A flow that died, or that was killed with the last word on its lips, cannot say it: then it is said

@@ -50,7 +50,7 @@ class Prefect(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OwnerStanding:
     """Where an owner is.
 
     ``open``: it has not ended, and needs a flow. ``progress``: another text once its flow has got something
@@ -66,7 +66,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunOrder:
     """How a run is made. ``parent``: it is a subflow."""
 
     parameters: dict[str, Any]
@@ -92,11 +92,11 @@ class KeptOwner(ABC):
     replaceable: ClassVar[bool] = True
 
     @abstractmethod
-    async def stand(self, conn: AsyncConnection, id: int) -> Standing | None:
+    async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
         """Where it is now; None: it is gone."""
 
     @abstractmethod
-    async def order(self, db: Database, id: int) -> Order | None:
+    async def order(self, db: Database, id: int) -> RunOrder | None:
         """How its run is made; None: it has ended meanwhile, or ends without one."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class KeptOwner(ABC):
         """It and its run have ended: does what comes after that, if anything does. May be repeated."""
 
 
-class Experiment(KeptOwner):
+class KeptExperiment(KeptOwner):
     """Its trials' runs are subflows of its run, so no other run can take the place of that one."""
 
     column, noun = keeping.EXPERIMENT, "experiment"
@@ -118,7 +118,7 @@ class Experiment(KeptOwner):
     lost_s = keeping.LOST_S
     replaceable = False
 
-    async def stand(self, conn: AsyncConnection, id: int) -> Standing | None:
+    async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
         e, s = experiments.c, searches.c
         lacks = sa.exists().where(
             trials.c.experiment_id == e.id,
@@ -138,7 +138,7 @@ class Experiment(KeptOwner):
         if (row := found.first()) is None:
             return None
         why = f": {row.reason}" if row.reason else ""
-        return Standing(
+        return OwnerStanding(
             row.state not in states.ENDED,
             str(row.committed_event_id),
             _EXPERIMENT_ENDS.get(row.state),
@@ -146,7 +146,7 @@ class Experiment(KeptOwner):
             "runs of its trials are missing" if row.lacks else None,
         )
 
-    async def order(self, db: Database, id: int) -> Order | None:
+    async def order(self, db: Database, id: int) -> RunOrder | None:
         async with reader(db).connect() as conn:
             found = await conn.execute(
                 sa.select(experiments.c.name, users.c.username)
@@ -164,7 +164,7 @@ class Experiment(KeptOwner):
             parent = ParentRun(of.flow_run_id, f"{of.id}-{place}", f"experiment-{id}")
             tags += prefect.pipeline_tags(of.id)
         name = experimenting.run_name(row.name, id)
-        return Order({"experiment_id": id}, name, tags, parent)
+        return RunOrder({"experiment_id": id}, name, tags, parent)
 
     async def stop(self, db: Database, id: int, reason: str, *, failed: bool) -> None:
         async with changing(db) as change:
@@ -178,23 +178,23 @@ class Experiment(KeptOwner):
         prefect_states.show_page(change, prefect_states.experiment_entity(id))
 
 
-class Pipeline(KeptOwner):
+class KeptPipeline(KeptOwner):
     column, noun = keeping.PIPELINE, "pipeline"
     deployment = prefect.PIPELINE_DEPLOYMENT
 
-    async def stand(self, conn: AsyncConnection, id: int) -> Standing | None:
+    async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
         p = pipelines.c
         found = await conn.execute(sa.select(p.state, p.reason, p.changes).where(p.id == id))
         if (row := found.first()) is None:
             return None
-        return Standing(
+        return OwnerStanding(
             row.state == machine.RUNNING,
             str(row.changes),
             _PIPELINE_ENDS.get(row.state),
             f"pipeline {id} {row.state}: {row.reason}",
         )
 
-    async def order(self, db: Database, id: int) -> Order | None:
+    async def order(self, db: Database, id: int) -> RunOrder | None:
         async with reader(db).connect() as conn:
             found = await conn.execute(
                 sa.select(pipelines.c.name, users.c.username)
@@ -204,7 +204,7 @@ class Pipeline(KeptOwner):
         if (row := found.first()) is None:
             return None
         tags = ["determined", *prefect.pipeline_tags(id), f"owner-{row.username}"]
-        return Order({"pipeline_id": id}, f"{row.name} (pipeline {id})", tags)
+        return RunOrder({"pipeline_id": id}, f"{row.name} (pipeline {id})", tags)
 
     async def stop(self, db: Database, id: int, reason: str, *, failed: bool) -> None:
         async with changing(db) as change:
@@ -220,24 +220,24 @@ class Pipeline(KeptOwner):
         await change.conn.execute(again.values(changes=pipelines.c.changes + 1))
 
 
-class RetrainingRun(KeptOwner):
+class KeptRetraining(KeptOwner):
     column, noun = keeping.RETRAINING, "retraining"
     deployment = prefect.RETRAINING_DEPLOYMENT
 
-    async def stand(self, conn: AsyncConnection, id: int) -> Standing | None:
+    async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
         r = retraining_runs.c
         steps = (r.check_experiment, r.training_experiment, r.evaluation_experiment)
         found = await conn.execute(sa.select(r.state, r.reason, *steps).where(r.id == id))
         if (row := found.first()) is None:
             return None
-        return Standing(
+        return OwnerStanding(
             row.state in runs.OPEN,
             f"{row.state} {row.check_experiment} {row.training_experiment} {row.evaluation_experiment}",
             _RETRAINING_ENDS.get(row.state, COMPLETED),
             f"retraining run {id} {row.state}: {row.reason}",
         )
 
-    async def order(self, db: Database, id: int) -> Order | None:
+    async def order(self, db: Database, id: int) -> RunOrder | None:
         async with reader(db).connect() as conn:
             found = await conn.execute(
                 sa.select(models.c.name)
@@ -247,7 +247,7 @@ class RetrainingRun(KeptOwner):
             )
         if (model := found.scalar_one_or_none()) is None:
             return None
-        return Order({"run_id": id}, runs.named(id, model), list(runs.TAGS))
+        return RunOrder({"run_id": id}, runs.named(id, model), list(runs.TAGS))
 
     async def stop(self, db: Database, id: int, reason: str, *, failed: bool) -> None:
         async with changing(db) as change:
@@ -263,7 +263,7 @@ class RetrainingRun(KeptOwner):
         runs.show(change, id)
 
 
-class Deletion(KeptOwner):
+class KeptDeletion(KeptOwner):
     """It cannot be cancelled, only done again: what it has marked is lost already."""
 
     column, noun = keeping.DELETION, "deletion"
@@ -271,7 +271,7 @@ class Deletion(KeptOwner):
     lost_s = keeping.LOST_S
     may_be_cancelled = False
 
-    async def stand(self, conn: AsyncConnection, id: int) -> Standing | None:
+    async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
         left = sa.select(sa.func.count()).where(checkpoints.c.deletion_id == deletions.c.id)
         found = await conn.execute(
             sa.select(tasks.c.state, tasks.c.reason, left.scalar_subquery().label("left"))
@@ -283,9 +283,9 @@ class Deletion(KeptOwner):
         why = f": {row.reason}" if row.reason else ""
         end = FAILED if row.state == states.ERROR else COMPLETED
         message = f"deletion {id} {deleting.SHOWN_STATE[row.state]}{why}"
-        return Standing(row.state == states.ACTIVE, str(row.left), end, message)
+        return OwnerStanding(row.state == states.ACTIVE, str(row.left), end, message)
 
-    async def order(self, db: Database, id: int) -> Order | None:
+    async def order(self, db: Database, id: int) -> RunOrder | None:
         async with changing(db) as change:
             if not await deleting.prepare(change, id):
                 await deleting.end(change, id, None)
@@ -299,7 +299,7 @@ class Deletion(KeptOwner):
         if experiment_id is not None:
             tags.append(f"experiment-{experiment_id}")
             of = f" of experiment {experiment_id}"
-        return Order({"deletion_id": id}, f"checkpoint-gc{of} #{id}", tags)
+        return RunOrder({"deletion_id": id}, f"checkpoint-gc{of} #{id}", tags)
 
     async def stop(self, db: Database, id: int, reason: str, *, failed: bool) -> None:
         async with changing(db) as change:
@@ -327,7 +327,7 @@ class Deletion(KeptOwner):
             await erase(change, experiment_id)
 
 
-OWNERS: tuple[KeptOwner, ...] = (Experiment(), Pipeline(), RetrainingRun(), Deletion())
+OWNERS: tuple[KeptOwner, ...] = (KeptExperiment(), KeptPipeline(), KeptRetraining(), KeptDeletion())
 
 _EXPERIMENT_ENDS: Mapping[str, tuple[str, str]] = {
     states.COMPLETED: COMPLETED,
