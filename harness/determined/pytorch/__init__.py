@@ -21,7 +21,7 @@ except ImportError as error:
 
 from determined.pytorch import samplers
 from determined.pytorch._callback import PyTorchCallback
-from determined.pytorch._context import PyTorchTrialContext
+from determined.pytorch._context import PyTorchExperimentalContext, PyTorchTrialContext
 from determined.pytorch._data import DataLoader, TorchData, adapt_batch_sampler
 from determined.pytorch._device import data_length, to_device
 from determined.pytorch._load import CheckpointLoadContext, load_trial_from_checkpoint_path
