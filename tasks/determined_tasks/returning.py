@@ -32,6 +32,7 @@ from determined.common.wire.returned import Returned
 from determined.storage import beneath
 from determined_tasks import identity
 from determined_tasks.identity import Identity
+from determined_tasks.supervision import write_private
 
 NOT_RETURNED = frozenset(
     ("__pycache__", ".cache", ".venv", ".git", ".hg", ".svn", ".ipynb_checkpoints", "node_modules")
@@ -54,10 +55,7 @@ def remember(root: Path, workdir: Path) -> None:
     for name, status in _files(workdir):
         with contextlib.suppress(OSError), _opened(workdir, name) as file:
             found[name] = [*_version(status), hashlib.file_digest(file, "sha256").hexdigest()]
-    aside = root / f"{RECORD}.part"
-    aside.touch(mode=0o600)
-    aside.write_text(json.dumps(found))
-    aside.rename(root / RECORD)
+    write_private(root / RECORD, json.dumps(found).encode())
 
 
 def _version(status: os.stat_result) -> list[int]:

@@ -296,3 +296,27 @@ async def test_imports_that_compute_for_ever_end_and_are_not_tried_again(
         again = Learning(server, tmp_path, no_source)
         await learnt(again, server, leg, ["endless"])
         assert zygote not in server._wanted
+
+
+async def test_what_is_learnt_does_not_wait_for_a_zygote_that_was_given_up(
+    tmp_path: Path, modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
+    (modules / "opens.py").write_text(THREAD)
+    leg = LegSpec.from_json(spec())
+
+    async def source(_: str) -> bytes:
+        return archive({"train.py": "import opens\n"})
+
+    async with ForkServer() as server:
+        server.want(ZygotePlan(learning.TRIAL, "root"))
+        await server.wait_ready([learning.TRIAL])
+        learner = Learning(server, tmp_path, source)
+        _, path = learner.before_leg(leg)
+        await asyncio.wait_for(learner.settle(leg), TIMEOUT_S)
+        key = learning.key_of(leg)
+        await until_async("it is given up", lambda: not server.is_wanted(key))
+        assert path is not None
+        await asyncio.to_thread(Path(path).write_text, '["wave"]')
+        learner.after_leg(leg)
+        await asyncio.wait_for(server.wait_ready([f"{key}-learnt"]), TIMEOUT_S)

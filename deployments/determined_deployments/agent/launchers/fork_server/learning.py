@@ -48,18 +48,6 @@ MOST_TRIES = 3
 IMPORT_CPU_SECONDS = 60
 
 
-@dataclass(frozen=True)
-class _Foresight:
-    """What is known from the source.
-
-    ``waits``: it imports slow packages that the ``trial`` zygote has, so its legs wait for that zygote.
-    ``zygote``: it has a zygote of its own.
-    """
-
-    waits: bool = False
-    zygote: bool = False
-
-
 @dataclass
 class _CodePlan(ZygotePlan):
     """A zygote of some code. ``has``: top-level packages that its parent has imported."""
@@ -84,10 +72,9 @@ class _CodePlan(ZygotePlan):
 class _Code:
     env: dict[str, str] = field(default_factory=dict)
     legs: int = 0
-    foresight: asyncio.Task[_Foresight] | None = None
+    foresight: asyncio.Task[bool] | None = None
+    """Whether the source imports slow packages of the ``trial`` zygote, for which its legs then wait."""
     learnt: bool = False
-    taught: bool = False
-    """A zygote with what was learnt is wanted."""
     expiry: asyncio.TimerHandle | None = None
     plans: dict[str, _CodePlan] = field(default_factory=dict)
     """The zygotes that are or were wanted."""
@@ -98,12 +85,6 @@ def key_of(spec: LegSpec) -> str:
     what = [spec.model_def_hash, spec.entrypoint, spec.environment_variables]
     text = json.dumps(what, sort_keys=True)
     return f"code-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
-def _told(code: _Code) -> _Foresight:
-    if code.foresight is None or not code.foresight.done():
-        return _Foresight()
-    return code.foresight.result()
 
 
 def _learnt(key: str) -> str:
@@ -206,8 +187,8 @@ class Learning:
         if code.foresight is None:
             code.foresight = asyncio.create_task(self._foresee(key, code, spec))
         await asyncio.wait({code.foresight}, timeout=PATIENCE_SECONDS)
-        foresight = _told(code)
-        if foresight.waits or foresight.zygote or code.taught:
+        waits = code.foresight.done() and code.foresight.result()
+        if waits or code.plans:
             await self._forks.wait_started(TRIAL, PATIENCE_SECONDS)
         for name, plan in list(code.plans.items()):
             # What the source names takes long to import; of what was learnt this is not known.
@@ -218,8 +199,8 @@ class Learning:
                 patience = min(saved, PATIENCE_SECONDS)
                 await self._forks.wait_started(name, patience, lambda: plan.tries > 0)  # noqa: B023
 
-    def _want(self, code: _Code, name: str, parent: str, modules: list[str]) -> bool:
-        """Asks for a zygote of the code. False: nothing of the modules may be imported."""
+    def _want(self, code: _Code, name: str, parent: str, modules: list[str]) -> None:
+        """Asks for a zygote of the code, if any of the modules may be imported."""
         wanted = [] if name in self._unforkable else self._unforkable.without(modules)
         if wanted:
             plan = _CodePlan(
@@ -233,13 +214,12 @@ class Learning:
             )
             code.plans[name] = plan
             self._forks.want(plan)
-        return bool(wanted)
 
-    async def _foresee(self, key: str, code: _Code, spec: LegSpec) -> _Foresight:
-        """Asks for a zygote that imports the packages that the source names."""
+    async def _foresee(self, key: str, code: _Code, spec: LegSpec) -> bool:
+        """Asks for a zygote that imports the packages that the source names; see :attr:`_Code.foresight`."""
         model_def, entrypoint = spec.model_def_hash, spec.entrypoint
         if not model_def or not entrypoint:
-            return _Foresight()
+            return False
         try:
             source = context_dir.cached(self._work_dir, model_def)
             if source is None:
@@ -252,11 +232,12 @@ class Learning:
         except (errors.APIException, ModelDefinitionError, OSError) as error:
             # The leg will say more.
             logger.info("%s: cannot read the imports from its source: %s", key, error)
-            return _Foresight()
+            return False
         tops = {name: name.partition(".")[0] for name in named}
         modules = [name for name in named if tops[name] not in {"determined", *self._imported}]
-        is_wanted = self._codes.get(key) is code and self._want(code, key, TRIAL, modules)
-        return _Foresight(not self._imported.isdisjoint(tops.values()), is_wanted)
+        if self._codes.get(key) is code:
+            self._want(code, key, TRIAL, modules)
+        return not self._imported.isdisjoint(tops.values())
 
     def after_leg(self, spec: LegSpec) -> None:
         """A leg has ended: learns from it, if there is anything to learn yet."""
@@ -281,8 +262,8 @@ class Learning:
         if len(modules) < FEWEST_MODULES:
             return
         logger.info("%s: %d modules learnt", key, len(modules))
-        parent = key if _told(code).zygote else TRIAL
-        code.taught = self._want(code, _learnt(key), parent, modules)
+        parent = key if self._forks.is_wanted(key) else TRIAL
+        self._want(code, _learnt(key), parent, modules)
 
     def _forget(self, key: str) -> None:
         self._forks.drop(_learnt(key))

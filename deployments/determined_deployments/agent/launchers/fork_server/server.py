@@ -143,6 +143,10 @@ class ForkServer:
         if zygote is not None:
             zygote.writer.close()
 
+    def is_wanted(self, name: str) -> bool:
+        """Whether the zygote was asked for, and was neither dropped nor given up since."""
+        return name in self._wanted
+
     def is_ready(self, name: str) -> bool:
         return name in self._ready
 
