@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -93,6 +94,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def gpu_env() -> dict[str, str]:
     """The environment for a process that is to see the GPUs, in tests marked ``gpu``."""
     return environment_with_gpus()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_services_of_prefect() -> Iterator[None]:
+    """Ends what Prefect's client has started in this process, after each module.
+
+    Otherwise tests of other modules fail later: the exit hook of such a service raises in every fork (a
+    worker of a torch DataLoader ends with code 1 and says nothing), and a service whose server is gone draws
+    from the global ``random`` before it connects again.
+    """
+    yield
+    module = sys.modules.get("prefect._internal.concurrency.services")
+    if module is None:
+        return
+    hooks: list[functools.partial[None]] = threading._threading_atexits  # type: ignore[attr-defined]
+    for hook in list(hooks):
+        service = getattr(getattr(hook, "func", None), "__self__", None)
+        if isinstance(service, module._QueueServiceBase):
+            service._drain().result(timeout=60)
+            hooks.remove(hook)
 
 
 # The tests of each of these share what takes long to start: a Docker engine, a Prefect server, an
