@@ -1,28 +1,26 @@
 """Bytes to and from a port of a task, through the service: a websocket whose binary messages they are.
 
-What a client needs of RFC 6455, and no more: no extension, no fragment of its own. A library for it would be
-one more dependency of every training image.
+Throughput and what the library was measured against: docs/inside/proxy.md.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
-import os
 import selectors
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from determined.common.api import certs, errors, no_answer
 
 if TYPE_CHECKING:
     import ssl
+
+    from websockets.sync.client import ClientConnection
 
     from determined.common.api.certs import Cert
 
@@ -33,21 +31,10 @@ SUBPROTOCOL = "determined-tcp"
 CONNECT_SECONDS = 30.0
 PIECE = 64 << 10
 LARGEST = 64 << 20
+"""Bytes of one message, in either direction."""
 _RESET = struct.pack("ii", 1, 0)
-_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 NORMAL = 1000
 """The code of a websocket's end that is no failure."""
-_CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
-
-
-class _Socket(Protocol):
-    """What a tunnel needs of a connection."""
-
-    def recv(self, size: int, /) -> bytes: ...
-    def sendall(self, data: bytes, /) -> None: ...
-    def settimeout(self, seconds: float | None, /) -> None: ...
-    def shutdown(self, how: int, /) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Secured:
@@ -61,6 +48,9 @@ class _Secured:
         self._seconds = sock.gettimeout()
         self._using = threading.Lock()
         sock.setblocking(False)
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        self._sock.setsockopt(level, option, value)
 
     def settimeout(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -107,12 +97,10 @@ class Tunnel:
     gone): what came may be half of what was meant.
     """
 
-    def __init__(self, sock: _Socket, rest: bytes = b"") -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self.is_cut = False
-        self._sock = sock
-        self._buffer = bytearray(rest)
-        self._sending = threading.Lock()
-        self._over = False
+        self._connection = connection
+        self._closed = False
 
     def __enter__(self) -> Tunnel:
         return self
@@ -128,72 +116,37 @@ class Tunnel:
     def send(self, data: bytes) -> None:
         """Raises OSError when the tunnel has ended."""
         for at in range(0, len(data), LARGEST):
-            self._send(_BINARY, data[at : at + LARGEST])
+            self._send(data[at : at + LARGEST])
 
     def end(self) -> None:
         """Nothing more will be sent; what the task still says is received."""
         with contextlib.suppress(OSError):
             # An empty message: a websocket's own end would end both directions.
-            self._send(_BINARY, b"")
+            self._send(b"")
 
     def receive(self) -> bytes:
         """The next bytes; empty: there are no more."""
-        while not self._over:
-            first, second = self._read(2) or b"\0\0"
-            code, size = first & 15, second & 127
-            if not first:
-                break
-            if size > 125:
-                size = int.from_bytes(self._read(2 if size == 126 else 8))
-            if second & 128 or size > LARGEST:
-                break
-            data = self._read(size)
-            if len(data) < size:
-                break
-            if code == _CLOSE:
-                self._over = int.from_bytes(data[:2]) == NORMAL
-                break
-            if code == _PING:
-                with contextlib.suppress(OSError):
-                    self._send(_PONG, data)
-            elif code in (_BINARY, _TEXT, _CONTINUED) and data:
-                return data
-        self.is_cut, self._over = self.is_cut or not self._over, True
-        return b""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            while not (data := self._connection.recv(decode=False)):
+                pass
+        except ConnectionClosed as end:
+            self.is_cut |= not self._closed and (end.rcvd is None or end.rcvd.code != NORMAL)
+            return b""
+        return data
 
     def close(self) -> None:
-        self._over = True
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
+        self._closed = True
+        self._connection.close_socket()
 
-    def _send(self, code: int, data: bytes) -> None:
-        if len(data) < 126:
-            size = bytes((len(data) | 128,))
-        elif len(data) < 1 << 16:
-            size = bytes((126 | 128,)) + len(data).to_bytes(2)
-        else:
-            size = bytes((127 | 128,)) + len(data).to_bytes(8)
-        key = os.urandom(4)
-        # One operation on two large numbers is as fast as a loop in C.
-        mask = (key * (len(data) // 4 + 1))[: len(data)]
-        masked = (int.from_bytes(data) ^ int.from_bytes(mask)).to_bytes(len(data))
-        with self._sending:
-            self._sock.sendall(bytes((128 | code,)) + size + key + masked)
+    def _send(self, data: bytes) -> None:
+        from websockets.exceptions import ConnectionClosed
 
-    def _read(self, size: int) -> bytes:
-        """So many bytes; fewer: the connection has ended."""
-        while len(self._buffer) < size:
-            try:
-                piece = self._sock.recv(PIECE)
-            except OSError:
-                piece = b""
-            if not piece:
-                return b""
-            self._buffer += piece
-        found = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return found
+        try:
+            self._connection.send(data)
+        except ConnectionClosed as end:
+            raise OSError(f"the tunnel has ended: {end}") from None
 
 
 def connect(url: str, token: str | None, key: str, cert: Cert | None = None) -> Tunnel:
@@ -206,54 +159,43 @@ def connect(url: str, token: str | None, key: str, cert: Cert | None = None) -> 
     host = parts.hostname or "localhost"
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        sock: _Socket = (plain := socket.create_connection((host, port), CONNECT_SECONDS))
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock: Any = socket.create_connection((host, port), CONNECT_SECONDS)
         if parts.scheme == "https":
             cert = cert or certs.default_load(url)
-            secured = cert.context().wrap_socket(plain, server_hostname=cert.name or host)
-            sock = _Secured(secured)
-        return _shake_hands(sock, parts.netloc, parts.path.rstrip("/"), token, key)
+            sock = _Secured(cert.context().wrap_socket(sock, server_hostname=cert.name or host))
+        sock.settimeout(None)  # afterwards the handshake has its time, and data may come late
+        address = f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/proxy/{quote(key, safe=':')}/"
+        return Tunnel(_shake_hands(sock, address, token))
     except OSError as error:
         raise errors.MasterNotFoundException(
             f"no answer from the service at {url}: {no_answer.why(error)}"
         ) from error
 
 
-def _shake_hands(sock: _Socket, netloc: str, prefix: str, token: str | None, key: str) -> Tunnel:
-    nonce = base64.b64encode(os.urandom(16))
-    login = f"Authorization: Bearer {token}\r\n" if token else ""
-    sock.sendall(
-        f"GET {prefix}/proxy/{quote(key, safe=':')}/ HTTP/1.1\r\nHost: {netloc.rpartition('@')[2]}\r\n"
-        f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        f"Sec-WebSocket-Key: {nonce.decode()}\r\n"
-        f"Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\n{login}\r\n".encode()
-    )
-    answer = b""
-    while b"\r\n\r\n" not in answer:
-        piece = sock.recv(PIECE)
-        if not piece or len(answer) > PIECE:
-            sock.close()
-            raise OSError("it ended the connection instead of opening a tunnel")
-        answer += piece
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {
-        name.strip().lower(): value.strip()
-        for name, _, value in (line.partition(":") for line in lines)
-    }
-    status = int(first.split()[1])
-    if status != 101:
-        length = int(headers.get("content-length", "0") or "0")
-        while len(rest) < length and (piece := sock.recv(PIECE)):
-            rest += piece
-        sock.close()
-        raise errors.of_answer(status, rest or first.encode())
-    expected = base64.b64encode(hashlib.sha1(nonce + _GUID, usedforsecurity=False).digest())
-    if headers.get("sec-websocket-accept", "").encode() != expected:
-        sock.close()
-        raise OSError("what answers there is no websocket")
-    sock.settimeout(None)
-    return Tunnel(sock, rest)
+def _shake_hands(sock: Any, address: str, token: str | None) -> ClientConnection:
+    from websockets.exceptions import InvalidHandshake, InvalidStatus
+    from websockets.sync.client import connect
+    from websockets.typing import Subprotocol
+
+    try:
+        return connect(
+            f"ws://{address}",  # the socket is encrypted where it has to be
+            sock=sock,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            additional_headers={"Authorization": f"Bearer {token}"} if token else None,
+            user_agent_header=None,
+            compression=None,
+            max_size=LARGEST,
+            open_timeout=CONNECT_SECONDS,
+            ping_interval=None,
+        )
+    except InvalidStatus as refused:
+        answer = refused.response
+        raise errors.of_answer(
+            answer.status_code, bytes(answer.body or answer.reason_phrase.encode())
+        ) from None
+    except InvalidHandshake as error:
+        raise OSError(f"the server did not open a tunnel: {error}") from None
 
 
 def join(

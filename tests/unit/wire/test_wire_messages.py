@@ -93,15 +93,27 @@ def test_what_a_newer_release_adds_is_ignored_and_what_an_older_leaves_out_has_a
 @pytest.mark.parametrize(
     ("message", "data", "words"),
     [
-        (legs.LegSpec, {"task_id": "t"}, "allocation_id, cluster_id, entrypoint, .*: missing"),
-        (legs.LegSpec, {**SPEC, "entrypoint": 3}, r"entrypoint: must be str \| list\[str\], is 3"),
-        (legs.LegSpec, {**SPEC, "run_id": True}, "run_id: must be int, is True"),
-        (legs.LegSpec, {**SPEC, "slot_ids": [0, "b"]}, r"slot_ids: \[1\]: must be int, is 'b'"),
-        (legs.LegSpec, {**SPEC, "checkpoint": {}}, "checkpoint: resources: missing"),
-        (legs.Exited, {"kind": "fled"}, "kind: must be ExitKind, is 'fled'"),
-        (search.TrialRun, {"flow_run_id": "x"}, "flow_run_id: must be UUID, is 'x'"),
-        (deletions.Deleted, {"left": {"x": {}}}, "left: x: must be UUID"),
-        (agents.Work, [], r"must be an object, is \[\]"),
+        (legs.LegSpec, {"task_id": "t"}, "Object missing required field `allocation_id`"),
+        (
+            legs.LegSpec,
+            {**SPEC, "entrypoint": 3},
+            r"Expected `str \| array`, got `int` - at `\$.entrypoint`",
+        ),
+        (legs.LegSpec, {**SPEC, "run_id": True}, r"Expected `int`, got `bool` - at `\$.run_id`"),
+        (
+            legs.LegSpec,
+            {**SPEC, "slot_ids": [0, "b"]},
+            r"Expected `int`, got `str` - at `\$.slot_ids\[1\]`",
+        ),
+        (
+            legs.LegSpec,
+            {**SPEC, "checkpoint": {}},
+            r"Object missing .* `resources` - at `\$.checkpoint`",
+        ),
+        (legs.Exited, {"kind": "fled"}, r"Invalid enum value 'fled' - at `\$.kind`"),
+        (search.TrialRun, {"flow_run_id": "x"}, r"Invalid UUID - at `\$.flow_run_id`"),
+        (deletions.Deleted, {"left": {"x": {}}}, r"Invalid UUID - at `key` in `\$.left`"),
+        (agents.Work, [], "Expected `object`, got `array`"),
     ],
 )
 def test_the_wrong_type_is_named(message: type[Message], data: Any, words: str) -> None:
