@@ -29,7 +29,7 @@ def _take_modules(names: set[str]) -> dict[str, ModuleType]:
     return {name: sys.modules.pop(name) for name in found}
 
 
-# Held by whoever is in a block.
+# The thread inside a block holds it.
 _block = threading.Lock()
 
 

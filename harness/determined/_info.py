@@ -1,4 +1,4 @@
-"""What a task knows about where it runs, read from the ``DET_*`` environment or else from the info files.
+"""The facts a task has about where it runs, read from the ``DET_*`` environment or else from the info files.
 
 The agent sets the environment and writes the same facts to
 ``$DET_RUN_DIR/info/{cluster,trial,rendezvous,resources}_info.json`` for launch layers that start

@@ -74,7 +74,7 @@ class Lengths:
         return None if self._operation is None else self._operation.length
 
     def reached(self, units: float) -> bool:
-        """Whether ``units`` trained in all are the current length or more."""
+        """True if ``units`` trained in all are the current length or more."""
         return self.current is not None and units >= self.current
 
     def progress(self, units: float, fraction: float) -> None:

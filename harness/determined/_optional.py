@@ -13,7 +13,7 @@ def require(package: str, extra: str, asker: str) -> None:
         importlib.import_module(package)
     except ImportError as error:
         if error.name is not None and not package.startswith(error.name):
-            # It is there; what it needs is not.
+            # The package is installed, but one of its own imports is missing.
             raise
         raise ImportError(
             f"{asker} needs the package {package}: {installation.command(extra)}",

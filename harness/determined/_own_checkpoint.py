@@ -1,6 +1,5 @@
-"""Which trial stored a checkpoint. From another trial's checkpoint a trial takes the weights, not the
-position.
-"""
+"""Tell a trial's own checkpoints from those of other trials. From another trial's checkpoint a trial takes
+the weights, not the position."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ def metadata(core_context: core.Context, steps_completed: int) -> dict[str, Any]
 
 
 def is_own(core_context: core.Context, metadata: dict[str, Any]) -> bool:
-    """Whether a checkpoint with this metadata is this trial's, or names no trial."""
+    """True if a checkpoint with this metadata is this trial's, or names no trial."""
     info = core_context.info
     if info is None or info.task_type != "TRIAL":
         return True

@@ -1,4 +1,4 @@
-"""What trial classes of every framework have in common."""
+"""Code shared by the trial classes of every framework."""
 
 from __future__ import annotations
 

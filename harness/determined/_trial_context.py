@@ -1,4 +1,4 @@
-"""What a trial class may ask about its trial, whatever the framework."""
+"""The part of a trial's context that is the same for every framework."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TrialContext:
             near = difflib.get_close_matches(name, map(str, self._hparams), 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             known = ", ".join(map(str, self._hparams)) or "none"
-            raise ValueError(f"there is no hyperparameter {name!r}{hint} (there are: {known})")
+            raise ValueError(f"unknown hyperparameter {name!r}{hint} (known: {known})")
         return self._hparams[name]
 
     def _trial(self, what: str) -> Any:
@@ -90,7 +90,7 @@ class TrialContext:
         return self._steps_completed
 
     def get_stop_requested(self) -> bool:
-        """Whether somebody asked the training to end."""
+        """True if a callback or the trial has asked the training to stop."""
         return self._stop_requested
 
     def set_stop_requested(self, stop_requested: bool) -> None:

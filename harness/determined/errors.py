@@ -85,7 +85,7 @@ class CheckpointNotFound(StorageError):
 
 
 class CheckpointCorrupted(StorageError):
-    """Files of the checkpoint are missing or differ from what was stored."""
+    """Files of the checkpoint are missing, or differ from the stored ones."""
 
 
 class CheckpointConflict(StorageError, RuntimeError):

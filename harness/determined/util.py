@@ -51,7 +51,7 @@ def merge_dicts(base_dict: dict[Any, Any], source_dict: dict[Any, Any]) -> dict[
 
 
 def has_param(fn: Callable[..., Any], name: str, pos: int | None = None) -> bool:
-    """Whether ``fn`` takes a positional parameter ``name``, or a parameter number ``pos`` (from 0)."""
+    """True if ``fn`` takes a positional parameter ``name``, or a parameter number ``pos`` (from 0)."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [
         one.name for one in inspect.signature(fn).parameters.values() if one.kind in positional
@@ -66,7 +66,7 @@ def get_member_func(obj: Any, func_name: str) -> Any:
 
 
 def is_overridden(full_method: Any, parent_class: Any) -> bool:
-    """Whether a method (bound, or of a class) is another than that of ``parent_class``."""
+    """True if a method (bound, or of a class) differs from that of ``parent_class``."""
     function = getattr(full_method, "__func__", full_method)
     return function is not getattr(parent_class, full_method.__name__)
 
@@ -79,7 +79,7 @@ def filter_duplicates(
 
 
 def is_numerical_scalar(n: Any) -> bool:
-    """Whether ``n`` is a number, or an array of one that has no dimensions."""
+    """True if ``n`` is a number, or an array with one number and no dimensions."""
     return isinstance(n, numbers.Number) or getattr(n, "shape", None) == ()
 
 
@@ -99,7 +99,7 @@ def json_encode(obj: Any, indent: str | None = None, sort_keys: bool = False) ->
 
 
 def force_create_symlink(src: str, dst: str) -> None:
-    """A symbolic link ``dst`` to ``src``, in place of what was there (a file, a link or a directory)."""
+    """Make a symbolic link ``dst`` to ``src``, replacing a file, link or directory of that name."""
     there = Path(dst)
     if there.is_dir() and not there.is_symlink():
         shutil.rmtree(there)

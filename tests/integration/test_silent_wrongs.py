@@ -135,7 +135,7 @@ def test_mounts_of_processes(cluster: LocalCluster, tmp_path: Path) -> None:
     (model / "script.py").write_text(READS_A_MOUNT)
     (tmp_path / "c.yaml").write_text(config)
     done = cluster.det("e", "create", str(tmp_path / "c.yaml"), str(model))
-    words = "environment.image is stored but not heeded: resource pool 'default'"
+    words = "environment.image is stored but ignored: resource pool 'default'"
     assert f"warning: {words}" in done.stderr
     experiment = int(done.stdout.split()[-1])
     assert cluster.wait(experiment) == "COMPLETED"

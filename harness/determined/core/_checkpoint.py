@@ -137,7 +137,7 @@ class CheckpointContext:
                 yield staging.path, storage_id
                 final = self._plain_metadata(metadata)
                 file = staging.path / METADATA_FILE
-                file.unlink(missing_ok=True)  # a link that the block made leads to somebody else's
+                file.unlink(missing_ok=True)  # a link that the block made may lead to another file
                 file.write_bytes(encoded(final))
             assert staging.manifest is not None
             self._report_checkpoint(storage_id, staging.manifest, final)
@@ -391,7 +391,7 @@ class DummyCheckpointContext(CheckpointContext):
         logger.info("checkpoint %s stored", storage_id)
 
     def _refuse_registered(self, storage_id: str) -> None:
-        """There is no registry either."""
+        """Do nothing: off the cluster there is no model registry."""
 
     def _report_deleted(self, storage_id: str) -> None:
         logger.info("checkpoint %s deleted", storage_id)

@@ -22,7 +22,7 @@ from determined import errors
 from determined.common.backoff import Backoff
 
 RENDEZVOUS_S = 600.0
-"""How long workers wait for each other at the start."""
+"""Seconds that workers wait for each other at the start."""
 HELLO_S = 10.0
 KEEPALIVE_S = 30
 CHUNK = 1 << 20
@@ -104,7 +104,7 @@ class Group:
 
     @property
     def peers(self) -> dict[int, Peer]:
-        """The connections to other workers by rank, for callers with a protocol of their own."""
+        """The connections to other workers by rank, for callers that speak another protocol over them."""
         return dict(self._peers)
 
     @classmethod
@@ -147,7 +147,7 @@ class Group:
             time.sleep(backoff.next_delay())
         peer = Peer(sock, 0)
         hello = _RANK.pack(rank)
-        # Not as a message: nothing of a stranger is ever measured, let alone unpickled.
+        # Not as a message: bytes of an unknown peer are not measured, let alone unpickled.
         sock.sendall(hello + _proof(key, hello))
         try:
             answer = peer.receive()
@@ -275,5 +275,5 @@ def _said(address: Address) -> str:
 
 
 def has_abstract_sockets() -> bool:
-    """Whether Unix sockets may have names outside of the file system."""
+    """True if Unix sockets may have names outside of the file system."""
     return sys.platform == "linux"

@@ -158,7 +158,7 @@ class Context:
                 raise
             logger.error("%s", error)
         finally:
-            # The last one first, each whatever the others raise.
+            # Close in reverse order, each one even if another raises.
             with contextlib.ExitStack() as last:
                 if self._connection is not None:
                     last.callback(self._connection.close)
@@ -350,7 +350,7 @@ def _dummy_context(
 
 
 def _dump_stacks_on_sigusr1() -> None:
-    # A notebook, a test or the script itself may have replaced stderr by what is no file, or by None.
+    # A notebook, a test or the script itself may have replaced stderr by None or by an object without a file.
     for stream in (sys.stderr, sys.__stderr__):
         with contextlib.suppress(AttributeError, ValueError, OSError, io.UnsupportedOperation):
             if stream is not None:

@@ -57,7 +57,8 @@ class Delivery:
         failure = self._post(self._path, content=body)
         status = getattr(failure, "status_code", None)
         if status in _CONTENT_STATUSES and len(batch) > 1:
-            # Nothing of a refused batch is stored: all but the report at fault still can be.
+            # The service stores nothing of a refused batch. Its halves are tried, so that only the bad report
+            # is lost.
             middle = len(batch) // 2
             yield from self.reports(batch[:middle])
             yield from self.reports(batch[middle:])

@@ -17,7 +17,7 @@ from determined.core._collective import Address, Group
 
 
 class DistributedContext:
-    """Where this process stands among the workers of a trial, and calls that all of them make together.
+    """The position of this process among a trial's workers, and the calls that all workers make together.
 
     ``rank`` of ``size`` in all, ``local_rank`` of ``local_size`` on this machine, ``cross_rank`` of
     ``cross_size`` machines. ``chief_ip``: the address of rank 0's machine, needed for several machines; the

@@ -87,7 +87,7 @@ class EventFiles:
             self._give_up()
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
+        """Write the queued records and close the file."""
         self.write()
         self._close_file()
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 def everybody(
     allgather: Callable[[Any], list[Any]], work: Callable[[], T], who: str = "rank"
 ) -> list[T]:
-    """What ``work`` returns to each worker, in the order of ranks, once all have done it.
+    """Run ``work`` in every worker and return all results, in the order of ranks.
 
     If ``work`` fails in one worker, all workers raise. That worker raises the exception itself, the others
     an errors.StorageError of the same kind or an errors.WorkerError that names ``who`` and the rank.

@@ -134,7 +134,7 @@ def _convert_foreign(value: Any, depth: int) -> tuple[Any, int]:
 
 
 def _is_masked(scalar: Any) -> bool:
-    """Whether it is numpy's masked value, such as the mean of nothing, whose ``item()`` is 0.0."""
+    """True for numpy's masked value (the mean of nothing, for example), whose ``item()`` is 0.0."""
     mask = getattr(scalar, "mask", None)
     return getattr(mask, "shape", None) == () and bool(mask)
 

@@ -22,7 +22,7 @@ _PAUSE = 0.5
 
 
 class PreemptMode(enum.Enum):
-    """Which workers may call ``should_preempt()``, and who answers them.
+    """The workers that may call ``should_preempt()``, and how they get the answer.
 
     WorkersAskChief: all workers call in step, the chief's answer counts. ChiefOnly: only the chief may
     call. WorkersAskMaster: any worker, any time; workers may get different answers.
@@ -34,7 +34,7 @@ class PreemptMode(enum.Enum):
 
 
 class Watcher:
-    """Long-polls the service from a thread of its own until the signal comes."""
+    """Long-polls the service in a thread until the preemption signal comes."""
 
     def __init__(self, connection: Connection, allocation_id: str) -> None:
         self._connection = connection
@@ -46,7 +46,7 @@ class Watcher:
         self._thread.start()
 
     def signalled(self) -> bool:
-        """Whether the signal came. Waits only until the service has answered once.
+        """True if the signal has come. Waits only until the service has answered once.
 
         Raises errors.AllocationEnded, or the error with which the service answered.
         """
@@ -147,7 +147,7 @@ class PreemptContext:
             raise RuntimeError("in the mode ChiefOnly, only the chief may call should_preempt()")
 
     def should_preempt(self, auto_ack: bool = True) -> bool:
-        """Whether to save a checkpoint and exit soon.
+        """True if the trial should save a checkpoint and exit soon.
 
         The answer True is acknowledged to the service (once) unless ``auto_ack`` is False. An exit after
         the acknowledgement means "preempted": the trial goes on later from its last checkpoint. An exit

@@ -170,7 +170,7 @@ class ProfilerContext:
         self._thread.start()
 
     def off(self) -> None:
-        """Stop sampling; what is sampled so far is reported. No effect when it is off."""
+        """Stop sampling and report the samples taken so far. No effect when it is off."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join()

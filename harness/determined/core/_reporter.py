@@ -33,7 +33,7 @@ PATIENCE_S = 900.0
 
 
 class Reporter:
-    """Sends what a trial reports.
+    """Sends a trial's reports.
 
     ``max_reports`` and ``max_bytes`` limit the size of a batch, ``interval`` (s) its age. ``capacity`` is
     the number of values that may wait in memory, ``spool_bytes`` the bytes that may wait in a file before
@@ -80,7 +80,7 @@ class Reporter:
         self._delivery = Delivery(
             self._connection, self._trial_id, self._run_id, self._patience, self._pause
         )
-        # Oldest first: what is on its way, the file, what the thread has taken over, what is pending.
+        # Oldest first: reports on their way, in the file, taken over by the thread, pending.
         self._spool = Spool(self._spool_bytes)
         self._outgoing: deque[Report] = deque()
         self._pending: list[Report] = []
@@ -90,7 +90,7 @@ class Reporter:
         # Reports and latest values accepted, and settled (stored or refused).
         self._accepted = 0
         self._settled = 0
-        # Reports alone: what is lost if the process ends without its exit handlers.
+        # Counts reports only: those that would be lost if the process ended without its exit handlers.
         self._unsent = 0
         self._note = unsent.Note()
         self._urgent = False
@@ -100,7 +100,7 @@ class Reporter:
         # Why the thread died, if it did: nothing is sent any more.
         self._broken: BaseException | None = None
         self._idle = False
-        # False: whoever made the context closes it at the end of the script.
+        # False: the code that made the context closes it at the end of the script.
         self.closed_at_exit = True
         self.last_steps = 0
 
@@ -347,7 +347,7 @@ class Reporter:
             self._changed.notify_all()
 
     def _pause(self, seconds: float) -> bool:
-        """Wait between two tries; False when there is no time for another."""
+        """Wait between two tries; False if no time is left for another."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing, seconds)
         if self._closing:

@@ -1,4 +1,4 @@
-"""How long to train, as the searcher says.
+"""The lengths to train, as the searcher sets them.
 
 Two forms of configuration, one loop in the script. With ``searcher.max_length`` the service hands
 out operations one by one (a promotion may add another one later). With ``time_metric`` and
@@ -36,7 +36,7 @@ class Unit(enum.Enum):
 
 
 class SearcherMode(enum.Enum):
-    """Which workers may call ``operations()``.
+    """The workers that may call ``operations()``.
 
     WorkersAskChief: all workers iterate in step. ChiefOnly: only the chief iterates.
     """
@@ -215,7 +215,7 @@ class SearcherContext:
         )
 
     def is_passed_by(self) -> bool:
-        """Whether the script trains without asking for operations."""
+        """True if the script trains without asking for operations."""
         return not self._is_asked
 
     def acknowledge_out_of_ops(self) -> None:
@@ -319,15 +319,16 @@ def _unit(name: str | None) -> Unit | None:
 
 
 def has_operations(searcher: dict[str, Any]) -> bool:
-    """Whether a ``searcher`` section makes operations."""
+    """True if a ``searcher`` section makes operations."""
     timed = searcher.get("time_metric") is not None and searcher.get("max_time") is not None
     custom = searcher.get("name") == "custom"
     return timed or custom or searcher.get("max_length") is not None
 
 
 def unheeded_length(searcher: dict[str, Any]) -> str | None:
-    """What a script that asks for no operations is to be told at its second validation, where the service
-    cannot know it: the length has no unit by which the reports could tell that the trial is past it."""
+    """The warning for a script that asks for no operations, logged at its second validation. The service
+    cannot warn by itself: the length has no unit by which the reports could tell that the trial is past
+    it."""
     from determined.common.wire.search import NEVER_STOP
 
     name, length = searcher.get("name"), searcher.get("max_length")

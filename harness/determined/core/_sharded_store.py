@@ -89,7 +89,7 @@ class ShardedStore:
         try:
             yield
         except errors.WorkerLost:
-            # Others may still be writing: what they leave is swept.
+            # Others may still be writing: a later sweep removes their files.
             raise
         except BaseException as error:
             # Of these all workers have heard; of Ctrl-C, say, only this one.

@@ -70,7 +70,7 @@ def store_shards(
         }
 
     _check_kinds(shards)
-    # Mostly there is nothing to ask: then nobody is asked.
+    # Usually no file is in several shards: then no worker is asked for checksums.
     if _in_several(shards):
         _check_contents(everybody(dist.allgather, checksums))
     earlier = {path for shard in shards[: dist.rank] for path in shard.paths}

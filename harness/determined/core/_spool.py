@@ -29,7 +29,7 @@ class Spool:
         return len(self._queue)
 
     def put(self, head: bytes, body: bytes) -> None:
-        """Raises SpoolFull when there is no room, here or on the disk."""
+        """Append a request. Raises SpoolFull when neither the limit nor the disk has room for it."""
         waiting = self._queue.file_size
         if waiting + len(head) + len(body) + 2 > self._limit:
             raise SpoolFull(f"{waiting} bytes wait in a file, its limit is {self._limit}")

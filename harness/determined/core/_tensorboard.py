@@ -22,7 +22,7 @@ from determined.storage import StorageManager, files
 
 logger = logging.getLogger("determined.core")
 
-# Seconds between uploads of what has grown: a crash loses the charts of as much training.
+# Seconds between uploads: a crash loses the charts of that much training.
 INTERVAL = 10.0
 # The first one comes sooner, so that a mistake in the storage's configuration shows.
 FIRST_INTERVAL = 2.0
@@ -45,18 +45,18 @@ class TensorboardMode(enum.Enum):
 
 
 def tensorboard_prefix(cluster_id: str, experiment_id: int, trial_id: int) -> str:
-    """Where a trial's files are in checkpoint storage."""
+    """The prefix of a trial's files in checkpoint storage."""
     return f"{cluster_id}/tensorboard/experiment/{experiment_id}/trial/{trial_id}"
 
 
 def local_directory(allocation_id: str, rank: int) -> Path:
-    """Where the trial's process of this rank writes its files."""
+    """The directory in which the trial's process of this rank writes its files."""
     parent = os.environ.get("DET_RUN_DIR") or tempfile.gettempdir()
     return Path(parent) / f"tensorboard-{allocation_id}-{rank}"
 
 
 def temporary_directory() -> Path:
-    """Where a process writes its files off the cluster. They stay there and are not uploaded."""
+    """Make a directory for the files of a process off the cluster. They stay there and are not uploaded."""
     return Path(tempfile.mkdtemp(prefix="determined-tensorboard-"))
 
 

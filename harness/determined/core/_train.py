@@ -1,4 +1,4 @@
-"""What a trial reports about its training."""
+"""The API by which a trial reports its training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("determined.core")
 
 
 class EarlyExitReason(enum.Enum):
-    """Why a trial ends before its time."""
+    """The reason for which a trial ends early."""
 
     INVALID_HP = "EXITED_REASON_INVALID_HP"
     USER_REQUESTED_STOP = "EXITED_REASON_USER_REQUESTED_STOP"
@@ -62,7 +62,8 @@ class TrainContext:
         self._groups_of_rank: set[str] = set()
 
     def set_status(self, status: str) -> None:
-        """Set a short text on what the trial does, e.g. "validating"; the last text counts."""
+        """Set a short text that describes the trial's current activity, e.g. "validating"; the last text
+        counts."""
         path = f"/api/v1/trials/{self._trial_id}/runner/metadata"
         self._reporter.post_latest(path, {"state": status})
 
@@ -186,7 +187,7 @@ class TrainContext:
         return self._tensorboard.get_path()
 
     def _log_for_tensorboard(self, enabled: bool) -> None:
-        """Whether reported metrics are written as event files, in the mode AUTO."""
+        """Switch the writing of reported metrics as event files on or off, in the mode AUTO."""
         self._tensorboard.logs_metrics = enabled and self._tensorboard_mode == TensorboardMode.AUTO
 
     def upload_tensorboard_files(

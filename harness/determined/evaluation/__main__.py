@@ -19,7 +19,7 @@ logger = logging.getLogger("determined.evaluation")
 
 
 def main() -> None:
-    """Does what the trial's hyperparameters say, and reports it."""
+    """Run the job described by the trial's hyperparameters and report its result."""
     info = det.get_cluster_info()
     if info is None or info.trial is None:
         raise SystemExit(

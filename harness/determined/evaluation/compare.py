@@ -20,7 +20,7 @@ class Score:
 
 
 def read(returned: Any) -> dict[str, Score]:
-    """What the user's function returned. Raises TypeError, ValueError."""
+    """Check the user function's return value and convert it to scores. Raises TypeError, ValueError."""
     if not isinstance(returned, Mapping) or not returned:
         raise TypeError(
             "the evaluate function must return a mapping of names to numbers, or to lists of one number "

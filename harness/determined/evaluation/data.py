@@ -1,4 +1,4 @@
-"""Which data there is now: a word that changes when the data does."""
+"""The version of the current data: a short text that changes when the data does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERSION_CHARS = 1_000
 
 
 def by_function(function: Callable[[], Any]) -> str:
-    """What the user's function says. Raises ValueError for nothing, and for too long a text."""
+    """The version that the user's function returns. Raises ValueError for an empty or a too long text."""
     version = str(function())
     if not 0 < len(version) <= VERSION_CHARS:
         raise ValueError(

@@ -46,7 +46,7 @@ class KeptFiles:
     _problem: str = ""
 
     def save(self) -> None:
-        """Copies what is new or has changed. A failure is said once, and tried again."""
+        """Copy new and changed files. A failure is printed once, and the copy tried again later."""
         try:
             problem = self._save()
         except (errors.StorageError, OSError) as error:

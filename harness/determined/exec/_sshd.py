@@ -27,7 +27,7 @@ RUN = Path("/run/sshd")
 """sshd wants this empty folder when it is root's."""
 SECONDS = 20.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What belongs to the process that serves the shell, or to the terminal that somebody has.
+# Variables of the process that serves the shell, or of the user's own terminal.
 _OWN = ("DET_SHELL_", "SSH_")
 _OWN_NAMES = frozenset(
     (
@@ -38,7 +38,7 @@ _OWN_NAMES = frozenset(
 
 
 class NoSshd(Exception):
-    """There can be no sshd here; the words say why."""
+    """No sshd can run here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Sshd:
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """What of the task's environment everybody who enters it gets."""
+    """The part of the task's environment that everyone who enters the task gets."""
     return {
         name: value
         for name, value in env.items()
@@ -177,7 +177,7 @@ def _exports(env: Mapping[str, str]) -> str:
 
 
 def session_script(variables: Path, work_dir: str, shell: str) -> str:
-    """What runs for each session: the task's environment and directory, then what was asked for.
+    """The script run for each session: it sets the task's environment and directory, then runs the command.
 
     No login shell: /etc/profile would set another PATH.
     """

@@ -36,7 +36,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """What runs on a terminal."""
+    """A program to run on a terminal."""
 
     argv: list[str]
     env: Mapping[str, str]
@@ -124,7 +124,7 @@ class Terminal:
         try:
             await asyncio.wait((given, ended), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                # Whoever was there has gone.
+                # The client has gone.
                 output.cancel()
             else:
                 given.cancel()
@@ -160,7 +160,7 @@ class Terminal:
         )
 
     async def _output(self) -> None:
-        """What the programs print, as fast as the client takes it."""
+        """Send the programs' output, as fast as the client takes it."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self._master, readable.set)
@@ -187,14 +187,14 @@ class Terminal:
                 loop.remove_reader(self._master)
 
     async def _input(self, found: list[tuple[int, bytes]]) -> None:
-        """What the client types, until it goes."""
+        """Pass on the client's input until the client goes."""
         with contextlib.suppress(OSError, ValueError):
             while True:
                 for kind, content in found:
                     if kind == Frame.INPUT:
                         await self._write(content)
                     elif kind == Frame.END:
-                        # As if somebody had typed it.
+                        # The same byte as if a person had typed Ctrl-D.
                         await self._write(b"\x04")
                     elif kind == Frame.RESIZE:
                         self._resize(json.loads(content))
@@ -265,7 +265,7 @@ def exit_frame(code: int) -> bytes:
 
 
 def _own_terminal() -> None:
-    # An agent that was started by `nohup` or with `&` ignores these, and what it starts would, too.
+    # A process started with `nohup` or `&` ignores these signals, and so would its children.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -27,13 +27,13 @@ from determined.exec._terminals import END_SECONDS, Program, Terminal, end, exit
 
 _PR_SET_PDEATHSIG = 1
 NOWHERE = "/nonexistent"
-# The rights of the task's own process. What somebody tries beside it is not to report for it by accident.
+# The rights of the task's own process. A program beside it must not report for it by accident.
 _RIGHTS = ("DET_SESSION_TOKEN", "MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID")
 CANNOT_RUN = {FileNotFoundError: 127, PermissionError: 126}
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:
-    """What the program gets: the task's variables, but for the task's token."""
+    """The program's environment: the task's variables without the task's token."""
     found = {name: value for name, value in _sshd.environment(env).items() if name not in _RIGHTS}
     found.pop(doors.HELLO, None)
     # Where determined.get_cluster_info() finds the token, too.
@@ -104,7 +104,7 @@ async def _pass_on(source: asyncio.StreamReader, kind: Frame, writer: asyncio.St
 
 
 async def _feed(reader: asyncio.StreamReader, stdin: asyncio.StreamWriter) -> None:
-    """What the client sends, until it goes."""
+    """Pass the client's input to the program until the client goes."""
     frames = Frames()
     open_ = True
     while data := await reader.read(shells.FRAME_BYTES):
@@ -120,7 +120,7 @@ async def _feed(reader: asyncio.StreamReader, stdin: asyncio.StreamWriter) -> No
 
 
 def banner(env: Mapping[str, str]) -> str:
-    """What a terminal says first: the task's processes, and how to look into them."""
+    """The first lines of a terminal: the task's processes, and how to look into them."""
     from determined.exec import stacks
 
     found = [one for one in stacks.processes(env) if one.is_python]
@@ -165,7 +165,7 @@ async def run(hello: Hello) -> None:
 def main() -> None:
     """Runs the program of :data:`doors.HELLO`."""
     if sys.platform == "linux":
-        # The supervisor is the one who ends this, and it may be killed.
+        # The supervisor normally ends this process, and may itself be killed.
         parent = os.getppid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:

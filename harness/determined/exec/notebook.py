@@ -32,7 +32,7 @@ from determined.launch._fail import fail
 LOOK_S = 5.0
 """Between two looks at the files, and at who uses it."""
 TELL_S = 60.0
-"""Whether it is used is told again after so long."""
+"""Seconds after which the service is told again whether the notebook is used."""
 RECENT_S = 2 * LOOK_S
 _HOST = "127.0.0.1"
 
@@ -57,7 +57,8 @@ def command(task_id: str, directory: Path) -> list[str]:
         "ServerApp.quit_button": "False",
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
         "LabApp.extension_manager": "readonly",
-        # By sockets that other accounts cannot open: whoever reaches a kernel's port reads what it prints.
+        # Over sockets that other accounts cannot open: a process that reaches a kernel's port can read its
+        # output.
         "KernelManager.transport": "ipc",
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
@@ -70,7 +71,7 @@ def is_used(
     terminals: Sequence[Mapping[str, Any]],
     now: datetime.datetime,
 ) -> bool:
-    """Whether a notebook with these kernels and terminals is used, by ``notebook_idle_type``."""
+    """True if a notebook with these kernels and terminals is in use, by ``notebook_idle_type``."""
     if kind == "kernel_connections":
         return any(kernel.get("connections") for kernel in kernels)
     if kind == "activity":
@@ -118,7 +119,7 @@ class Use:
         self._said, self._told = used, time.monotonic()
 
     def _ask(self, what: str) -> list[dict[str, Any]]:
-        # This is no use by itself.
+        # This question must not itself count as activity.
         answer = self._jupyter.get(what, params={"no_track_activity": "1"})
         if answer.status_code == 404:
             return []  # it has no terminals
@@ -126,7 +127,7 @@ class Use:
 
 
 def _places(session: Session, info: ClusterInfo) -> dict[str, Any]:
-    """Where the files are kept, and which ones this notebook begins with."""
+    """The storage of the files, and the archive this notebook starts from."""
     try:
         return dict(session.get(f"/api/v1/notebooks/{info.task_id}/files"))
     except APIException as error:
@@ -135,7 +136,8 @@ def _places(session: Session, info: ClusterInfo) -> dict[str, Any]:
 
 
 def _asking(session: Session, info: ClusterInfo) -> Callable[[int], str]:
-    """Asks the service, which counts what the owner's notebooks keep."""
+    """A function that asks the service whether that many bytes may be kept; it counts all notebooks of the
+    owner."""
 
     def refusal(size: int) -> str:
         try:
@@ -143,7 +145,7 @@ def _asking(session: Session, info: ClusterInfo) -> Callable[[int], str]:
         except ForbiddenException as error:
             return str(error)
         except APIException:
-            # It is away: what somebody has written counts for more. Or of a release that does not count.
+            # The service is away (or too old to count): keeping the user's files matters more.
             return ""
         return ""
 
@@ -153,7 +155,7 @@ def _asking(session: Session, info: ClusterInfo) -> Callable[[int], str]:
 def _files(
     given: Mapping[str, Any], directory: Path, refusal: Callable[[int], str]
 ) -> KeptFiles | None:
-    """With what an earlier notebook left in ``directory``. None: this one keeps nothing."""
+    """Restore an earlier notebook's files into ``directory``. Returns None if this notebook keeps nothing."""
     if given["storage"] is None:
         return None
     try:
@@ -204,8 +206,8 @@ def main() -> None:
     settings = _settings(runtime / "settings")
     environment = {
         **os.environ,
-        # The directory of packages that the notebook installs stands for the interpreter's own, else, and
-        # what is installed there is not found.
+        # Otherwise the directory of packages that the notebook installs replaces the interpreter's own, and
+        # packages installed in the interpreter are not found.
         "JUPYTER_CONFIG_PATH": _with("JUPYTER_CONFIG_PATH", "etc/jupyter", settings),
         "JUPYTER_PATH": _with("JUPYTER_PATH", "share/jupyter"),
         "JUPYTER_TOKEN": token,

@@ -35,7 +35,7 @@ def own_address(master_url: str, interface: str | None = None) -> str:
             if found.family == socket.AF_INET:
                 return found.address
         fail(
-            f"DET_INTER_NODE_NETWORK_INTERFACE: {interface!r} has no IPv4 address here; there are "
+            f"DET_INTER_NODE_NETWORK_INTERFACE: {interface!r} has no IPv4 address here; choose one of "
             f"{', '.join(sorted(addresses))}"
         )
     url = urlsplit(master_url)

@@ -65,7 +65,7 @@ class Service:
             with ServiceLink(self._master, self._token) as link:
                 link.put(path, content)
         except Exception as error:
-            # Imported here: before a failure nothing of the client is.
+            # Imported here, because it is only needed after a failure.
             from determined.common.api import errors
 
             if not isinstance(error, errors.APIException):
@@ -132,7 +132,7 @@ async def serve_ssh(sshd: _sshd.Sshd | None, no_ssh: str, use: Use, sock: socket
 
 
 async def _first_byte(sock: socket.socket) -> bool:
-    """Whether the client says something; the byte stays where it is."""
+    """Wait for the client's first byte, without taking it from the socket. False if the client left."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(sock.fileno(), readable.set)

@@ -137,8 +137,8 @@ def _without_platform(text: str) -> str:
 
 
 def ask(pid: int, run_dir: Path) -> str | None:
-    """What the process itself writes when it is asked; None: it does not listen, or hangs in native code
-    that holds off signals."""
+    """Signal the process and return the stacks that it writes. None if it has no handler, or hangs in native
+    code that holds off signals."""
     path = stacks.path_of(run_dir, pid)
     if not path.exists() or not stacks.is_caught(pid):
         return None

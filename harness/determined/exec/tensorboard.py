@@ -30,7 +30,7 @@ SOURCES = "/api/v1/tensorboards/{task_id}/sources"
 INTERVAL_S = 3.0
 """Between two looks at what grows."""
 ENDED_S = 60.0
-"""Between two looks at what has ended: files may still come late, or be deleted."""
+"""Seconds between two looks at ended experiments: files may still come late, or be deleted."""
 LIMIT = 20 << 30
 """Bytes of all copies together."""
 KEEP_FREE = 1 << 30
@@ -47,7 +47,7 @@ def say(words: str) -> None:
 
 @dataclass
 class Room:
-    """How much the copies may still take. ``left``: bytes; what found no room is said once."""
+    """The space that copies may still take. ``left``: in bytes. A file without room is reported once."""
 
     folder: Path
     limit: int = LIMIT
@@ -84,7 +84,7 @@ class Follower:
     _said: dict[str, str] = field(default_factory=dict)
 
     def look(self, sources: Sequence[Mapping[str, Any]]) -> None:
-        """Copies what is new in those that are due; a failure is said, and tried again."""
+        """Copy new data of the sources that are due. A failure is printed, and the copy tried again."""
         wanted = {source["path"] for source in sources}
         for path in [path for path in self._due if path not in wanted]:
             # Its experiment was deleted.
@@ -136,7 +136,7 @@ class Server:
     def _start(self) -> subprocess.Popen[bytes]:
         hidden = ("DET_SESSION_TOKEN", "DET_USER_TOKEN")
         environment = {name: value for name, value in os.environ.items() if name not in hidden}
-        # Its data server computes with as many threads as there are cores, else.
+        # Its data server would otherwise compute with as many threads as there are cores.
         environment.setdefault("RAYON_NUM_THREADS", "4")
         self._starts += 1
         return subprocess.Popen(

@@ -37,7 +37,7 @@ class Section(BaseModel):
         extra="forbid", strict=True, frozen=True, hide_input_in_errors=True, allow_inf_nan=False
     )
 
-    #: Fields in which null is a value of its own.
+    #: Fields in which null is a value with a meaning.
     null_fields: ClassVar[frozenset[str]] = frozenset()
     #: Whether the section is accepted only for old experiments; it is never suggested.
     retired: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What a configuration asks for its containers that is as good as the machine: capabilities, devices, mounts.
+"""The parts of a configuration that give containers power over the machine: capabilities, devices, mounts.
 
 The agent decides right before it makes a container; the service asks the same rule of what agents have said,
 so that what none of them gives is refused at submission.
@@ -46,7 +46,7 @@ def wishes(config: Mapping[str, Any], *, is_root: bool) -> Iterator[Wish]:
 def is_given(
     wish: Wish, lists: Iterable[str], real: Callable[[str], str] = posixpath.normpath
 ) -> bool:
-    """Whether it is one of ``lists`` or, of devices and folders, below one.
+    """True if the wish is in one of ``lists`` or, for devices and folders, below an entry.
 
     ``real``: what a path leads to, where links can be followed.
     """
@@ -61,7 +61,7 @@ def refusal(wish: Wish, allowed: str) -> str:
     """The sentence. ``allowed``: which agent allows what."""
     ways = "let an administrator submit it"
     if wish.setting == HOST_PATHS:
-        ways += ", or have the task run under an account of its own (security.default_task)"
+        ways += ", or have the task run under a separate account (security.default_task)"
     return (
         f"{wish.path}: containers may not {_VERBS[wish.setting]} {wish.found!r}; {allowed}: ask who runs that"
         f" agent to add it to security.containers.{wish.setting} in its settings, or {ways}"

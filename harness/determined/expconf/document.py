@@ -140,7 +140,7 @@ class _Loader(Reader, Scanner, Parser, Composer, scalars.ConfigResolver):
         Composer.__init__(self)
         scalars.ConfigResolver.__init__(self)
 
-    # Both stop the parser where it is: its time and its stack grow with what is open.
+    # Both stop the parser at once: its time and stack grow with the number of open collections.
 
     def fetch_flow_collection_start(self, token: Any) -> None:
         if self.flow_level >= limits.DEPTH:

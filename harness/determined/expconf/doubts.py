@@ -17,13 +17,13 @@ _RANGES = ("int", "double", "log")
 _RANGE = "{type: double, minval: …, maxval: …}, or type int or log"
 _CHOICE = "{type: categorical, vals: […]}"
 _UNTYPED = {frozenset({"minval", "maxval"}): _RANGE, frozenset({"vals"}): _CHOICE}
-"""What somebody means who writes these fields and forgets the type."""
+"""The likely type of a value with these fields and no ``type``."""
 _FOREIGN = {frozenset({"min", "max"}): _RANGE, frozenset({"values"}): _CHOICE}
 """The same of other tools' search spaces. In a single trial they may be anything."""
 _LARGER_IS_BETTER = frozenset(
     {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "r2"}
 )
-"""Words in names of metrics of which the larger value is the better one, whatever is trained."""
+"""Words in the names of metrics that are better when larger, in any kind of training."""
 _OPPOSITES = frozenset({"error", "loss", "1", "neg", "negative", "inverse"})
 """Words with which a name means the opposite, or nobody knows."""
 
@@ -70,7 +70,7 @@ def _log_ranges(space: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _looks_like_values(given: Mapping[str, Any]) -> bool:
-    """Whether somebody wrote the smallest and the largest value in place of their exponents.
+    """True if the bounds look like the smallest and largest value instead of their exponents.
 
     As exponents such numbers give nearly the same value everywhere, begin at a power that nobody writes
     (10 to 0.0001), or end beyond all measure (10 to 100).
@@ -135,7 +135,7 @@ def _in_lists(value: Any, path: str) -> Iterator[str]:
 
 
 def _is_searched(value: Mapping[str, Any]) -> bool:
-    """Whether a mapping would be a range or a choice where those are read."""
+    """True if a mapping would be a range or a choice where those are read."""
     if value.get("type") == "categorical":
         return "vals" in value
     return value.get("type") in _RANGES and {"minval", "maxval"} <= value.keys()

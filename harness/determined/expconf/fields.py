@@ -83,7 +83,7 @@ def plugged_in(name: object) -> list[type[Section]]:
 
 
 def with_plugins(sections: list[type[Section]], name: object) -> list[type[Section]]:
-    """``sections`` with those of plug-ins in the place of the one that stands for them.
+    """``sections`` with the plug-ins' sections in place of their placeholder.
 
     Of the plug-in called ``name``, if that one was chosen; of all, while none is.
     """
@@ -107,7 +107,7 @@ def names(sections: list[type[Section]]) -> list[str]:
 
 
 def known(sections: list[type[Section]], key: str) -> bool:
-    """Whether one of the sections has the field."""
+    """True if one of the sections has the field."""
     return any(key in section.model_fields for section in sections)
 
 

@@ -1,4 +1,4 @@
-"""The table of the fields that some agents, searches or ways of training do not heed, and why not.
+"""The table of fields that some agents, searches or ways of training ignore, and why.
 
 Every field of the format stands in :data:`ROWS` or in :data:`HEEDED`; a new field needs a decision.
 """
@@ -19,19 +19,19 @@ ORDERS = {
     "round_robin": "in turns (round robin)",
     "first_in_first_out": "first in, first out",
 }
-"""How a pool serves, by the type of its scheduler."""
+"""The order in which a pool serves, by the type of its scheduler."""
 HEEDS_PRIORITY, HEEDS_WEIGHT = ("priority",), ("fair_share",)
 
 ONLY = "Uncategorized"
 """The one workspace, and its project."""
 MOST_NAMED = 3
 NAMED_CHARS = 200
-"""So many mounts are named in a sentence, each path of them with so many characters at most."""
+"""The most mounts named in a sentence, and the most characters of each path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where something is to run. None: not known, and nothing is said that depends on it.
+    """The place where something is to run. None means not known, and then no remark depends on it.
 
     ``scheduler``: the type of the resource pool's. ``worker_type``: of its agents. ``is_task``: it is no
     experiment but a command, a notebook and so on. ``unmanaged``: its processes run outside of the cluster.
@@ -48,13 +48,14 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Fields that the same surroundings heed or do not: ``why`` not, in words; None if they are heeded."""
+    """Fields that are ignored under the same conditions. ``why`` returns the reason; None: they take
+    effect."""
 
     fields: tuple[str, ...] | Callable[[Mapping[str, Any]], list[str]]
     """Dotted names; or what finds those that a configuration gives, where users make up names."""
     why: Callable[[Mapping[str, Any], Surroundings], str | None]
     detail: Callable[[Mapping[str, Any]], str] | None = None
-    """What else to say of those that are not heeded."""
+    """Adds details about the ignored fields."""
 
 
 def shown(path: Any) -> str:
@@ -113,13 +114,13 @@ def _priority(_: Mapping[str, Any], where: Surroundings) -> str | None:
 
 def _weight(_: Mapping[str, Any], where: Surroundings) -> str | None:
     if where.is_task:
-        # A fair share is at least the slots of one allocation, and never more than what is wanted.
+        # A fair share is at least the slots of one allocation and at most the wanted slots.
         return "a task has all of its slots or waits for them; weights share slots out among experiments"
     return not_served(where, HEEDS_WEIGHT)
 
 
 def not_served(where: Surroundings, heeding: tuple[str, ...]) -> str | None:
-    """Why the pool's scheduler, if it is none of ``heeding``, does not look at the field."""
+    """The reason why the pool's scheduler ignores the field, unless it is one of ``heeding``."""
     if where.scheduler is None or where.scheduler in heeding:
         return None
     return f"resource pool {where.pool!r} serves {ORDERS[where.scheduler]}"
@@ -132,7 +133,7 @@ def _one_workspace(config: Mapping[str, Any], where: Surroundings) -> str | None
     place = " / ".join(map(shown, named))
     noun, how = ("task", "descriptions") if where.is_task else ("experiment", "labels and names")
     return (
-        f"this cluster has one workspace and one project, both {ONLY!r}, and the {noun} is there, not in "
+        f"this cluster has one workspace and one project, both {ONLY!r}, and the {noun} is in them, not in "
         f"{place}; tell {noun}s apart by {how}"
     )
 
@@ -297,7 +298,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         ("integrations",),
         _always(
-            "there are no webhooks and there is no Pachyderm: it is data for the training code"
+            "this platform has no webhooks and no Pachyderm: the field is data for the training code"
         ),
     ),
     Row(("resources.native_parallel",), _always("it is no longer used")),
@@ -343,7 +344,7 @@ HEEDED = frozenset(
         "resources.slots",
     }
 )
-"""Fields that are heeded wherever they are allowed, or by all but unmanaged experiments."""
+"""Fields that take effect wherever they are allowed, or everywhere except in unmanaged experiments."""
 
 DROPPED: Mapping[str, str] = {
     "data_layer": "there is none any more: read the data in the training code",

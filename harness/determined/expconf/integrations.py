@@ -21,7 +21,7 @@ class PachydermProxy(Section):
 
 
 class PachydermDataset(Section):
-    """Which data."""
+    """The repository, branch and commit of the data."""
 
     project: str | None = Field(None, description="project")
     repo: str | None = Field(None, description="repository")
@@ -39,7 +39,7 @@ class Pachyderm(Section):
 
 
 class Webhooks(Section):
-    """Which webhooks this experiment triggers."""
+    """The webhooks this experiment triggers."""
 
     webhook_id: list[Int] = Field([], description="webhooks by id")
     webhook_name: list[str] = Field([], description="webhooks by name")

@@ -55,7 +55,7 @@ class Length(Section):
 
     @property
     def units(self) -> int:
-        """How many units."""
+        """The number of units."""
         return int(getattr(self, self.unit))
 
 
@@ -67,7 +67,7 @@ class PositiveLength(Length):
     epochs: Positive | None = Field(None, description="how many epochs")
 
 
-#: How long a searcher trains; a bare number has no unit of its own.
+#: The length of a searcher; a bare number has no unit.
 SearcherLength = Annotated[
     Annotated[PositiveLength, member("PositiveLength")] | Annotated[Positive, member("unitless")],
     by_shape(f"{_FORM}, or a number of at least 1", PositiveLength=(dict, Length), unitless=int),

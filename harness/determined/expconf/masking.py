@@ -1,4 +1,4 @@
-"""Which fields of a configuration hold secrets, and copies without their values.
+"""Hides secrets: finds the fields of a configuration that hold some, and copies it without their values.
 
 This module alone knows the fields. :func:`masked` is for the owner, who prints a configuration or sends it
 somewhere. :func:`masked_for_others` is what other users of the cluster see.

@@ -138,7 +138,7 @@ _SPECIAL: dict[Path, _Merge] = {
     ("environment", "environment_variables", "cuda"): _upper_last,
     ("environment", "environment_variables", "rocm"): _upper_last,
     ("environment", "pod_spec"): merge_pod_specs,
-    # A length is one value, whatever its unit.
+    # A length is one value, in any unit.
     ("min_validation_period",): _upper,
     ("min_checkpoint_period",): _upper,
 }

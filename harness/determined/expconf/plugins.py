@@ -1,4 +1,4 @@
-"""Searchers of installed packages, whose ``searcher`` sections have models of their own.
+"""Searchers of installed packages, whose ``searcher`` sections are described by the packages' models.
 
 A package offers a class under the entry-point group ``determined.searchers``. The ``config_model`` of the
 class (a pydantic model) has the fields of its ``searcher`` section. Packages are read only if a
@@ -61,7 +61,7 @@ def section_of(point: EntryPoint, base: type[Section]) -> type[Section]:
     whose = f"searcher {point.name!r} of {package} ({point.value})"
     try:
         model = getattr(point.load(), "config_model", None)
-    except Exception as error:  # whatever a stranger's module does when it is imported
+    except Exception as error:  # importing a foreign module may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise PluginError(f"the {whose} cannot be imported: {reason}") from error
     fields: dict[str, Any] = {"name": (Literal[point.name], ...)}
@@ -94,7 +94,7 @@ class _Closed(BaseModel):
 
 
 def _as_ours(name: str, info: FieldInfo) -> Any:
-    """A field of a package's model, with its default, its bounds, and the rules of our own fields."""
+    """Convert a field of a package's model: keep its default and bounds, and add the rules of our fields."""
     kinds = set(_alternatives(info.annotation))
     extra: list[Any] = []
     if name == "max_length":

@@ -42,7 +42,8 @@ _ITEM_KEYS = {
 
 
 def refused(spec: Any) -> Iterator[tuple[Path, str]]:
-    """Each field that only the platform may set, and what is no pod: its path below the pod spec, and why.
+    """Yield each invalid field and each field that only the platform may set: its path below the pod spec,
+    and why.
 
     Determined's own schema has the names of fields in snake_case, Kubernetes in camelCase.
     """

@@ -46,7 +46,7 @@ class ConfigError(Exception):
 
 
 def nearest(name: object, names: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The valid name that is most similar to ``name``; None if none is similar.
+    """The valid name that is most similar to ``name``, or None.
 
     Args:
         name: the name found.

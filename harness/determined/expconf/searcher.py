@@ -102,7 +102,7 @@ class HalvingSearcher(WarmStart):
     @model_validator(mode="before")
     @classmethod
     def _promotion_by_default(cls, data: Any) -> Any:
-        """With a length, the default is to promote trials; without one there is no choice."""
+        """Promote trials by default if there is a length; without one, stopping is the only form."""
         if not isinstance(data, dict) or data.get("stop_once") is not None:
             return data
         reports_time = data.get("max_time") is not None or data.get("time_metric") is not None

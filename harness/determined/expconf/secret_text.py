@@ -83,20 +83,20 @@ def masked_text(text: str) -> str:
 
 
 def is_harmless(name: str, value: str) -> bool:
-    """Whether the value of an environment variable may be shown: a number, a switch, a path, and a name that
-    does not sound like a secret's."""
+    """True if the value of an environment variable may be shown: a number, a switch or a path, under a name
+    that does not sound like a secret's."""
     if SECRET_NAME.search(name) is not None or masked_text(value) != value:
         return False
     return _HARMLESS.fullmatch(value) is not None
 
 
 def is_variable_name(text: str) -> bool:
-    """Whether the text is the name of an environment variable by its looks, and not a secret in its place."""
+    """True if the text looks like the name of an environment variable, not like a secret put in its place."""
     return _VARIABLE.fullmatch(text) is not None and not is_random(text)
 
 
 def is_random(value: str) -> bool:
-    """Whether the text looks drawn at random, as keys are: long, mixed, above 3.5 bits a character."""
+    """True if the text looks randomly drawn, as keys are: long, mixed, above 3.5 bits a character."""
     if _RANDOM.fullmatch(value) is None or not any(map(str.isdigit, value)):
         return False
     if not any(map(str.isalpha, value)):

@@ -1,4 +1,4 @@
-"""What files from before Determined 0.13 say in steps (so many batches each), said in batches.
+"""Converts the steps (groups of batches) of files from before Determined 0.13 to batches.
 
 And the searchers that have been removed since: what replaces them, with the numbers of the file.
 """
@@ -33,7 +33,7 @@ def successor(path: Path, config: dict[str, Any]) -> tuple[str, str] | None:
         return None
     field, name = LENGTHS[str(path[1])], str(path[1])
     if field == "budget":
-        return field, "steps are gone, and searches are told max_trials, not what they may spend"
+        return field, "steps are gone, and a search is limited by max_trials, not by a budget"
     found = _whole(searcher.get(name))
     rounds = _whole(searcher.get("num_rounds")) if name == "steps_per_round" else 1
     if found is None or rounds is None:
@@ -55,7 +55,8 @@ def period(path: Path, value: Any, config: dict[str, Any]) -> str | None:
 
 
 def instead_of(name: str, config: dict[str, Any]) -> str:
-    """What to write for a removed searcher. The number of trials is what its budget would have paid for."""
+    """The searcher to write in place of a removed one, with the number of trials that its budget would have
+    paid for."""
     searcher = _section(config, "searcher")
     fields = ["name: async_halving" if name == "sync_halving" else "name: adaptive_asha"]
     length = _length(searcher, "max_length", config)
@@ -79,7 +80,8 @@ def instead_of(name: str, config: dict[str, Any]) -> str:
 
 
 def _trials(searcher: dict[str, Any], budget: int, length: int, name: str) -> int | None:
-    """How many trials of successive halving cost the budget, a halving of each number of rungs the same."""
+    """The number of trials of successive halving that cost the budget, if halvings of each number of rungs
+    share it equally."""
     divisor = searcher.get("divisor", 4)
     if type(divisor) not in (int, float) or not 1 < divisor < math.inf:
         return None

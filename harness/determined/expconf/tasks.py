@@ -60,7 +60,7 @@ class TaskResources(Section):
     slots: Count = Field(1, description="slots (GPUs, else CPU slots); 0 is allowed")
     max_slots: Count | None = Field(None, description="no longer used: `slots` is the number")
     weight: Annotated[float, Field(ge=0)] = Field(
-        1.0, description="not heeded: a task has all of its slots or waits for them"
+        1.0, description="no effect: a task has all of its slots or waits for them"
     )
     priority: Annotated[int, Field(ge=1, le=99), WHOLE] | None = Field(
         None, description="a lower number is more important; default: the resource pool's"
@@ -81,7 +81,7 @@ class NoSlots(TaskResources):
 
 
 class TaskConfig(Section):
-    """What the configurations of all kinds have."""
+    """The fields that configurations of all kinds share."""
 
     description: Annotated[str, Field(max_length=limits.NAME_CHARS)] = Field(
         "", description="what lists show; default: the kind and three words"

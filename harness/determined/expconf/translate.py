@@ -237,8 +237,8 @@ def _variable_without_value(path: Path, value: str) -> Finding:
     """As of Docker's command line, which takes such a variable from where it is typed."""
     name = value if is_variable_name(value) else None
     message = (
-        f"expected NAME=VALUE, found {MASK if name is None else show(name)} without a value: what an agent "
-        f"has in its own environment is not passed on; write {name or 'NAME'}=VALUE, or "
+        f"expected NAME=VALUE, found {MASK if name is None else show(name)} without a value: variables of "
+        f"the agent are not passed on to tasks; write {name or 'NAME'}=VALUE, or "
         f"{name or 'NAME'}= for an empty value"
     )
     return Finding("value", path, message, name or MASK, "NAME=VALUE")

@@ -1,4 +1,4 @@
-"""Says which fields of a configuration are stored but not heeded where it is to run, and why.
+"""Lists the fields of a configuration that are stored but have no effect where it is to run, and why.
 
 What is told at submission, at the top of a trial's log and by ``det experiment describe`` comes from here;
 the table is :mod:`determined.expconf.heeding`.
@@ -24,7 +24,7 @@ _WORD = re.compile(r"[^\s'\"]+")
 PATH_CHARS = 4096
 """No path is longer."""
 LONG_CHARS = 20_000
-"""A text of so many characters takes too long to be read once more for the sake of a remark."""
+"""Longer texts take too long to be parsed once more just for a remark."""
 _MAYBE_DROPPED = re.compile(rf"\b({'|'.join(name.rpartition('.')[2] for name in DROPPED)})\b")
 
 
@@ -49,7 +49,7 @@ def unheeded(
             named = ", ".join(_with_number(name, value_of(config, name)) for name in given)
             verb = "is" if len(given) == 1 else "are"
             detail = row.detail(config) if row.detail else ""
-            found.append(f"{named} {verb} stored but not heeded: {why}{detail}")
+            found.append(f"{named} {verb} stored but ignored: {why}{detail}")
     return found
 
 
@@ -77,7 +77,7 @@ def unmounted(config: Mapping[str, Any], text: str, where: Surroundings) -> str 
 
 
 def _paths(text: str) -> Iterator[str]:
-    """What is in quotes in the text and what looks like a path, each with all directories above it."""
+    """The quoted parts of the text and the words that look like paths, each with all directories above it."""
     quoted = [one or other for one, other in _QUOTED.findall(text)]
     words = [word.strip("().,:;") for word in _WORD.findall(text)]
     for given in [*quoted, *(word for word in words if "/" in word)]:
@@ -98,7 +98,7 @@ def value_of(config: Mapping[str, Any], name: str) -> Any:
 
 
 def is_given(config: Mapping[str, Any], name: str) -> bool:
-    """Whether the configuration has something else there than the default."""
+    """True if the configuration sets the field to something else than the default."""
     value = value_of(config, name)
     return value is not None and value != value_of(_defaults(), name)
 

@@ -117,16 +117,15 @@ def located(found: list[Finding], document: Document) -> list[Problem]:
 
 
 def _is_surely_later(error: ErrorDetails) -> bool:
-    """Whether :func:`_may_come_later` says so of the error's finding, whatever the file's form: a valid file
-    that leaves fields to the cluster has such errors, and to describe them takes longer than to find them.
-    """
+    """True if :func:`_may_come_later` is true for the error's finding in any form of file. A valid file that
+    leaves fields to the cluster has such errors, and describing them takes longer than finding them."""
     place = error["loc"]
     within = len(place) > 1 and place[0] in _WHOLE
     return error["type"] == MISSING and not within and not any(isinstance(s, int) for s in place)
 
 
 def _may_come_later(finding: Finding) -> bool:
-    """Whether a merge can still add the field; list items and hyperparameters are merged whole."""
+    """True if a merge can still add the field; list items and hyperparameters are merged whole."""
     if finding.kind != MISSING:
         return False
     if len(finding.path) > 1 and finding.path[0] in _WHOLE:

@@ -81,7 +81,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
         self._checkpoint_epochs = checkpoint_epochs
         self._is_chief = core_context.distributed.rank == 0
         self._lengths = Lengths(core_context, "keras", (core.Unit.EPOCHS,))
-        # In all, counting what a checkpoint brought along.
+        # Totals, including the training restored from a checkpoint.
         self._batches = 0
         self._epochs = 0
         self._in_epoch = False
@@ -119,7 +119,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
                 f"called with epochs={epochs}: give epochs={longest} or more (the searcher's "
                 "length counts)",
             )
-        # Another fit() goes on with what the first has trained.
+        # Only the first fit() restores the checkpoint; another one goes on from the model's present state.
         checkpoint, self._checkpoint = self._checkpoint, None
         if checkpoint is not None:
             self._load(checkpoint)
@@ -218,10 +218,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
     def _end_length(self) -> None:
         if self._validated is None or self._validated[0] != self._epochs:
             raise errors.InvalidModelException(
-                f"the searcher waits for {self._lengths.metric!r}, but there was no validation after "
+                f"the searcher waits for {self._lengths.metric!r}, but no validation ran after "
                 f"epoch {self._epochs}: model.fit() needs validation_data, with validation_freq=1"
             )
-        # The checkpoint comes first: what the searcher decides may end this process.
+        # Save the checkpoint first: the searcher's decision may end this process.
         self._save()
         self._lengths.complete(self._validated[1])
         if self._lengths.over:

@@ -40,7 +40,7 @@ class Machines:
         return list(self._peers)
 
     def listens_to(self, descriptor: int) -> bool:
-        """Whether more messages may come from that launcher."""
+        """True if more messages may come from that launcher."""
         return descriptor in self._peers
 
     def hear(self, descriptor: int) -> str | None:

@@ -118,7 +118,7 @@ class Meeting:
         }
         env = {**os.environ, **words, **{name: str(value) for name, value in numbers.items()}}
         if self.interface is not None:
-            # Gloo would take the one that the host's name stands for.
+            # Otherwise Gloo takes the interface of the host name's address.
             env.setdefault("GLOO_SOCKET_IFNAME", self.interface)
         env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
         return env

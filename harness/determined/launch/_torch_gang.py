@@ -53,8 +53,8 @@ def run(count: int, command: list[str], program: Program | None) -> int:
     interpreter can run it. Returns how the processes ended (:meth:`Gang.wait`). Raises SystemExit when the
     command cannot be started.
     """
-    # Without the directory that `-m` puts in front: the program has its own, and none of the launcher's
-    # imports may come from there.
+    # Without the directory that `-m` puts in front: the program gets its own directory, and none of the
+    # launcher's imports may come from there.
     base_path = list(sys.path) if sys.flags.safe_path else sys.path[1:]
     sys.path[:] = base_path
     # Before torch and its libraries are imported: they read it then.

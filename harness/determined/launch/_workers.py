@@ -47,7 +47,7 @@ class Program:
 
 
 def is_python(program: str) -> bool:
-    """Whether a command's first word is a Python interpreter. Any is taken for this interpreter."""
+    """True if a command's first word is a Python interpreter. Any is taken for this interpreter."""
     return program == sys.executable or bool(_PYTHON.fullmatch(Path(program).name))
 
 
@@ -123,7 +123,7 @@ def fork(
 
 
 def execute(rank: int, command: list[str], env: Mapping[str, str]) -> Worker:
-    """``command`` as a program of its own. Raises OSError."""
+    """Start ``command`` as a separate program. Raises OSError."""
     parent = os.getpid()
 
     def before() -> None:

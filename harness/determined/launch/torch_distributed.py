@@ -90,7 +90,7 @@ def run(command: list[str], program: Program | None) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Launch what the arguments say. Raises SystemExit."""
+    """Launch the command given by the arguments. Raises SystemExit."""
     options, command = _command.split_arguments(arguments)
     count, needs_torchrun = worker_count(options)
     command = _command.of_trial_class(command) or command

@@ -21,7 +21,7 @@ FILE = "lightning.ckpt"
 
 
 class DeterminedCallback(Checkpoint):
-    """Give it to a Trainer as one of its ``callbacks``, and ``ckpt_path`` to ``fit``.
+    """Connects a Trainer to the trial: pass it in ``callbacks``, and its ``ckpt_path`` to ``fit``.
 
     The callback reports the metrics that the module logs: training metrics every ``log_every_n_steps``
     batches and at the end of an epoch, validation metrics after a validation. Checkpoints
@@ -180,7 +180,7 @@ class DeterminedCallback(Checkpoint):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._before_validation = dict(trainer.callback_metrics)
         if self._before_demand is not None:
-            # As it was: others may stop the training by what they see.
+            # Restore the former value: other callbacks may have stopped the training.
             trainer.should_stop, trainer.check_val_every_n_epoch = self._before_demand
             self._before_demand = None
 
@@ -222,7 +222,7 @@ class DeterminedCallback(Checkpoint):
         self._save(trainer)
         if self._lengths.reached(self._units(trainer)):
             raise errors.InvalidModelException(
-                f"the searcher waits for {self._lengths.metric!r}, but there was no validation at the "
+                f"the searcher waits for {self._lengths.metric!r}, but no validation ran at the "
                 f"end of its length of {self._lengths.current}: fit() needs validation data (and the "
                 "Trainer no limit_val_batches=0)"
             )
@@ -272,7 +272,7 @@ class DeterminedCallback(Checkpoint):
     # Checkpoints and ends.
 
     def _complete(self, trainer: Trainer) -> None:
-        # The checkpoint comes first: what the searcher decides may end this process.
+        # Save the checkpoint first: the searcher's decision may end this process.
         self._save(trainer)
         self._lengths.complete(self._validated)
 
@@ -291,9 +291,7 @@ class DeterminedCallback(Checkpoint):
             trainer.save_checkpoint(dist.broadcast(str(Path(path) / FILE)))
 
     def _demand_validation(self, trainer: Trainer) -> None:
-        """When Lightning is told to stop in an epoch with a validation, it validates first; the next step
-        is decided after that.
-        """
+        """Make Lightning validate before it stops; the next step is decided after that."""
         self._before_demand = trainer.should_stop, trainer.check_val_every_n_epoch
         trainer.check_val_every_n_epoch = 1
         self._stop(trainer)

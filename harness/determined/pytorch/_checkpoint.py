@@ -138,8 +138,8 @@ def read_position(path: Path, state_file: str = STATE_FILE, kind: str = "PyTorch
 
 def read_state(path: Path, **options: Any) -> dict[str, Any]:
     """The content of ``state_dict.pth``, with today's names; ``options`` are those of torch.load."""
-    # Callbacks' states and those of random generators are more than tensors; checkpoints bring
-    # code of their own along anyway.
+    # The states of callbacks and random generators are more than tensors, and loading a checkpoint runs its
+    # code anyway.
     defaults: dict[str, Any] = {"map_location": "cpu", "weights_only": False}
     state: dict[str, Any] = torch.load(path / STATE_FILE, **{**defaults, **options})
     for one, many in (

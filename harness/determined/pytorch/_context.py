@@ -141,7 +141,7 @@ class PyTorchTrialContext(TrainingContext):
         """
         if self._auto_scaler is not None or self._auto_amp:
             raise ValueError(
-                "experimental.use_amp() has a scaler of its own: use use_amp() or wrap_scaler(), not both"
+                "experimental.use_amp() brings its own scaler: call use_amp() or wrap_scaler(), not both"
             )
         if self._scaler is not None and self._scaler is not scaler:
             raise ValueError(

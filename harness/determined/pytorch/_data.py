@@ -82,7 +82,7 @@ class DataLoader:
         self.sampler: Sampler[Any] = SequentialSampler(dataset) if sampler is None else sampler  # type: ignore[arg-type]
         self.batch_sampler = batch_sampler
         self._drop_last = drop_last
-        # Counts the passes of whoever reads without a Trainer: each has an order of its own.
+        # Counts the passes of a reader without a Trainer: each pass has a different order.
         self._own_batches: Sampler[list[int]] | None = None
         self._options: dict[str, Any] = {
             "num_workers": num_workers,

@@ -26,7 +26,7 @@ def of_process(local_rank: int, gpus: int) -> torch.device:
     if local_rank >= gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         raise RuntimeError(
-            f"process {local_rank} of this machine (counted from 0) has no GPU of its own: torch sees {gpus}"
+            f"process {local_rank} of this machine (counted from 0) has no GPU to itself: torch sees {gpus}"
             f"{'' if visible is None else f' (CUDA_VISIBLE_DEVICES={visible})'}; start one process per "
             "GPU, or train on the CPU with CUDA_VISIBLE_DEVICES= (empty)"
         )
@@ -47,7 +47,7 @@ def data_length(data: Any) -> int:
         if not data:
             raise ValueError(
                 f"the batch is an empty {type(data).__name__}, so the number of its records is not "
-                "known: check what the dataset and collate_fn give"
+                "known: check the values that the dataset and collate_fn return"
             )
         for part in data.values() if isinstance(data, Mapping) else data:
             if isinstance(part, list | tuple) and part:

@@ -82,7 +82,7 @@ class TrainingLoop:
                 for callback in self._callbacks.named.values():
                     callback.on_trial_startup(first, uuid)
                     exits.callback(callback.on_trial_shutdown)
-                # Making an iterator draws a random number; what is loaded must come after it.
+                # Making an iterator draws a random number, so the saved random state is loaded after it.
                 self._iterator = exits.enter_context(self._training_batches())
                 exits.callback(self._forget_iterator)
                 self._validate_trial = self._validation()
@@ -110,9 +110,8 @@ class TrainingLoop:
         return Validation(self._trial, self._context, self._callbacks, self._plan.test_mode)
 
     def _take_position(self, path: Path) -> bool:
-        """Whether the checkpoint is this trial's own. Of another trial's checkpoint only the weights are
-        used.
-        """
+        """Read the position from the checkpoint. Returns True if the checkpoint is this trial's own. Of
+        another trial's checkpoint only the weights are used."""
         saved = self._read_position(path)
         if saved.trial_id != self.position.trial_id:
             logger.info(
@@ -217,7 +216,7 @@ class TrainingLoop:
         # After a resume at this very batch the metrics are gone, and the searcher waits for them.
         if not self._validation_is_current() or (target.wants_metric and self._validated is None):
             self._validate()
-        # The checkpoint comes first: what the searcher decides may end this process.
+        # Save the checkpoint first: the searcher's decision may end this process.
         if not self._checkpoint_is_current():
             self._save()
         if self._is_chief and target.wants_metric and self._validated is not None:
@@ -315,7 +314,7 @@ class TrainingLoop:
 
     def _validate(self) -> None:
         self._say("validating")
-        # Validations are to be no part of the training's randomness: it must not matter how many.
+        # Validations must not change the training's random numbers, however many there are.
         with _rng.kept(self._context.device):
             metrics = self._validate_trial()
         done = self.position.batches_trained
@@ -345,7 +344,7 @@ class TrainingLoop:
         return number
 
     def _is_best(self, value: float | None) -> bool:
-        """Whether no validation of the experiment was better so far.
+        """True if no validation of the experiment was better so far.
 
         If another validation was equally good, this one still counts as the best: it may be a repetition
         after a crash.

@@ -70,8 +70,8 @@ def after_batches(scheduler: LRScheduler, aggregation: int) -> Callable[[int], N
             scheduler.step()
 
     def for_each_batch(idx: int) -> None:
-        # Of batches without a step of the optimizers the steps are made up for after the next
-        # one: schedulers are to follow optimizers.
+        # Schedulers must step after optimizers: the steps of batches without an optimizer step are made up
+        # for after the next one.
         done = idx + 1
         if done % aggregation == 0:
             for _ in range(done // frequency - (done - aggregation) // frequency):

@@ -71,7 +71,8 @@ def lengths(
     max_length: TrainUnit | None,
     test_mode: bool,
 ) -> Callable[[], Iterator[Target]]:
-    """How long to train. ``searcher`` is the section of the configuration, None off-cluster.
+    """The lengths to train, as a function that starts an iteration over them. ``searcher`` is the section of
+    the configuration, None off-cluster.
 
     The searcher's operations decide if the configuration makes some. Otherwise, or if the searcher stops
     trials by their reports, ``max_length`` decides.

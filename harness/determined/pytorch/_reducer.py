@@ -13,7 +13,7 @@ from determined.pytorch import _metrics
 
 
 class Reducer(enum.Enum):
-    """How the batches' values of a validation metric become one.
+    """The way in which a validation metric's values of all batches are combined.
 
     AVG weighs by the number of records in the batch.
     """

@@ -86,7 +86,7 @@ def _trainer(trial_class: type[LegacyTrial], config: det.ExperimentConfig) -> It
         with init(aggregation_frequency=frequency) as context:
             yield Trainer(trial_class(context), context)
         return
-    # Its class needs the package, so it is there.
+    # The trial's class needs the package, so the package is installed.
     from determined.pytorch import deepspeed
 
     make: Any = trial_class

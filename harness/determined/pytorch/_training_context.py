@@ -67,7 +67,7 @@ class TrainingContext(TrialContext):
     def current_train_batch(self) -> int:
         """The number of the batch in training, counted from 0. Raises RuntimeError before the first."""
         if self._batch is None:
-            raise RuntimeError("the training has not started: there is no current batch yet")
+            raise RuntimeError("the training has not started, so it has no current batch")
         return self._batch
 
     def current_train_epoch(self) -> int:
@@ -75,16 +75,16 @@ class TrainingContext(TrialContext):
         return self.current_train_batch() // self._batches_per_epoch()
 
     def is_epoch_start(self) -> bool:
-        """Whether the batch in training is the first of its epoch."""
+        """True if the batch in training is the first of its epoch."""
         return self.current_train_batch() % self._batches_per_epoch() == 0
 
     def is_epoch_end(self) -> bool:
-        """Whether the batch in training is the last of its epoch."""
+        """True if the batch in training is the last of its epoch."""
         return (self.current_train_batch() + 1) % self._batches_per_epoch() == 0
 
     def _batches_per_epoch(self) -> int:
         if self._epoch_length is None:
-            raise RuntimeError("the training data has no length: there are no epochs")
+            raise RuntimeError("the training data has no length, so it has no epochs")
         return self._epoch_length
 
     def get_global_batch_size(self) -> int:
@@ -129,7 +129,7 @@ class TrainingContext(TrialContext):
         self._profiler = torch.profiler.profile(*args, **kwargs)
 
     def get_enable_tensorboard_logging(self) -> bool:
-        """Whether reported metrics are written to TensorBoard files (on the cluster)."""
+        """True if reported metrics are written to TensorBoard files (on the cluster)."""
         return self._tensorboard_logging
 
     def set_enable_tensorboard_logging(self, enable_tensorboard_logging: bool) -> None:

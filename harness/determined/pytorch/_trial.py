@@ -64,9 +64,8 @@ class PyTorchTrial(LegacyTrial):
         raise NotImplementedError
 
     def evaluation_reducer(self) -> Reducer | dict[str, Reducer]:
-        """How the values of a metric of ``evaluate_batch`` become one: for all metrics, or by name (AVG for
-        the others).
-        """
+        """The reducer that combines the batches' values of a metric of ``evaluate_batch``: for all metrics,
+        or by name (AVG for the others)."""
         return Reducer.AVG
 
     def evaluate_full_dataset(self, data_loader: TorchDataLoader[Any]) -> dict[str, Any]:
@@ -79,8 +78,7 @@ class PyTorchTrial(LegacyTrial):
 
 
 def evaluates_batches(trial: Any, base: type[Any]) -> bool:
-    """Whether the trial, of a subclass of ``base``, defines evaluate_batch rather than
-    evaluate_full_dataset.
+    """True if the trial, of a subclass of ``base``, defines evaluate_batch rather than evaluate_full_dataset.
 
     Raises errors.InvalidModelException for both and for neither.
     """
@@ -119,7 +117,7 @@ def by_name(method: Callable[..., Any], names: tuple[str, ...]) -> Callable[...,
 
 
 def takes_batch_idx(trial: Any) -> bool:
-    """Whether evaluate_batch takes the batch's number, which early releases did not pass."""
+    """True if evaluate_batch takes the batch's number, which early releases did not pass."""
     parameters = list(inspect.signature(trial.evaluate_batch).parameters.values())
     kinds = {parameter.kind for parameter in parameters}
     return len(parameters) > 1 or inspect.Parameter.VAR_POSITIONAL in kinds

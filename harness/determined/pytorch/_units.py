@@ -39,7 +39,7 @@ class TrainUnit:
         return hash((type(self), repr(self.value)))
 
     def should_stop(self, step_num: int) -> bool:
-        """Whether the period ends after ``step_num`` units, counted from 1."""
+        """True if the period ends after ``step_num`` units, counted from 1."""
         if isinstance(self.value, int):
             return step_num % self.value == 0
         return step_num in self.value
@@ -127,7 +127,7 @@ class Scale:
         return last
 
     def ends(self, period: TrainUnit | None, batch: int) -> bool:
-        """Whether a period ends with the ``batch``-th batch, counted from 1."""
+        """True if a period ends with the ``batch``-th batch, counted from 1."""
         if period is None:
             return False
         if isinstance(period.value, int):

@@ -38,7 +38,7 @@ class PyFuncModel:
 
 
 def _load_pyfunc(path: str) -> PyFuncModel:
-    """What MLflow calls, with the folder of the checkpoint's files."""
+    """MLflow's entry point; ``path`` is the folder of the checkpoint's files."""
     return PyFuncModel(
         load_trial_from_checkpoint_path(path, torch_load_kwargs={"map_location": "cpu"})
     )

@@ -35,7 +35,7 @@ class SearchRunner:
     """
 
     poll_seconds = 60.0
-    """How long a request for events may wait at the service."""
+    """The most seconds that a request for events waits at the service."""
 
     def __init__(self, search_method: SearchMethod) -> None:
         self.search_method = search_method
@@ -225,7 +225,7 @@ class SearchRunner:
         """Goes back to the state before the last answer, if possible, because the service refused it."""
 
     def _interrupted(self) -> bool:
-        """Whether the runner should stop now."""
+        """True if the runner should stop now."""
         return False
 
     def _how_to_go_on(self) -> str:
@@ -249,7 +249,7 @@ def _listed(handler: str, made: Any) -> list[Operation]:
 
 
 def login(session: Session | None) -> Determined:
-    """The login of ``session``, or that of ``client`` if there is no session."""
+    """The login of ``session``; without a session, that of ``client``."""
     return client._logged_in() if session is None else Determined._with_session(session)
 
 

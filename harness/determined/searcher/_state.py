@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ExitedReason(enum.Enum):
-    """Why a trial ended before its target.
+    """The reason for which a trial ended before its target.
 
     ``ERRORED``: its process failed more often than ``max_restarts``. ``USER_CANCELED``: it was killed, or
     its code asked to stop. ``INVALID_HP``: its code reported that its hyperparameters are invalid.

@@ -26,7 +26,7 @@ def check_id(storage_id: str) -> None:
 
 
 def is_uuid(storage_id: str) -> bool:
-    """Whether a name found in a storage can be that of a checkpoint which the service knows."""
+    """True if a name found in a storage can be that of a checkpoint which the service knows."""
     try:
         return str(uuid.UUID(storage_id)) == storage_id
     except ValueError:
@@ -35,7 +35,7 @@ def is_uuid(storage_id: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint consists of.
+    """The files of a checkpoint.
 
     ``resources``: relative path → bytes; directories end in "/" and have 0. ``checksums``: relative
     path of each file → its :func:`~determined.storage.files.checksum`; empty when the checkpoint was not
@@ -204,7 +204,7 @@ class StorageManager(abc.ABC):
 
     @abc.abstractmethod
     def manifest(self, storage_id: str) -> Manifest:
-        """What the checkpoint consists of."""
+        """Read the checkpoint's manifest."""
 
     @abc.abstractmethod
     def read(self, storage_id: str, spans: Sequence[Span]) -> Iterator[bytes]:
@@ -255,7 +255,7 @@ class StorageManager(abc.ABC):
 
     @abc.abstractmethod
     def _present(self, storage_id: str, listed: Manifest) -> dict[str, int]:
-        """What is there of the resources ``listed``, with the present sizes."""
+        """The resources in ``listed`` that exist, with their present sizes."""
 
     def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
         """Remove the checkpoint, or the files that match ``globs``. Returns the resources that remain.
@@ -290,7 +290,7 @@ class StorageManager(abc.ABC):
 
     @abc.abstractmethod
     def _delete_all(self, storage_id: str) -> None:
-        """Remove the checkpoint, which need not be there."""
+        """Remove the checkpoint if it exists."""
 
     @abc.abstractmethod
     def _delete_some(self, storage_id: str, left: Manifest) -> None:
@@ -302,7 +302,7 @@ class StorageManager(abc.ABC):
 
     @abc.abstractmethod
     def put(self, key: str, source: Path, *, move: bool = False) -> None:
-        """Store the file ``source`` under the relative path ``key``, replacing what is there.
+        """Store the file ``source`` under the relative path ``key``, replacing a file of that name.
 
         ``move``: nobody else needs ``source``, which may be gone afterwards.
         """

@@ -43,12 +43,12 @@ def opened(top: Path | int, *parts: str) -> Iterator[int]:
 
 
 def is_link(error: OSError) -> bool:
-    """Whether a function of this module met a link, or a file where a directory should be."""
+    """True if a function of this module met a link, or a file where a directory should be."""
     return error.errno in _LINK
 
 
 def is_file(folder: int, name: str) -> bool:
-    """Whether the open directory has a regular file ``name``; a link is none."""
+    """True if the open directory has a regular file ``name``; links do not count."""
     with contextlib.suppress(FileNotFoundError):
         return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     return False
@@ -110,9 +110,8 @@ def write(folder: int, name: str, content: bytes) -> None:
 
 
 def remove_one(folder: int, path: str) -> None:
-    """Remove a file, a link, or (where ``path`` ends in "/") an empty directory below ``folder``, if it is
-    there.
-    """
+    """Remove a file, a link, or (if ``path`` ends in "/") an empty directory below ``folder``, if it
+    exists."""
     *above, name = PurePosixPath(path).parts
     with contextlib.suppress(FileNotFoundError), opened(folder, *above) as parent:
         if path.endswith("/"):
@@ -122,9 +121,8 @@ def remove_one(folder: int, path: str) -> None:
 
 
 def remove(folder: int, path: str) -> None:
-    """Remove what ``path`` below ``folder`` names, with everything in it, if it is there. Others may remove
-    it at the same time.
-    """
+    """Remove the file or tree ``path`` below ``folder``, if it exists. Others may remove it at the same
+    time."""
     *above, name = PurePosixPath(path).parts
     with contextlib.suppress(FileNotFoundError), opened(folder, *above) as parent:
         _remove(parent, name)

@@ -11,7 +11,7 @@ from determined.common import installation
 
 
 class NoSuchBlob(errors.StorageError):
-    """There is no object of this key."""
+    """The storage has no object of this key."""
 
 
 class BlobClient(abc.ABC):
@@ -25,14 +25,14 @@ class BlobClient(abc.ABC):
     """Bucket and server, for messages."""
 
     threads: int = 8
-    """How many calls at the same time are useful."""
+    """The useful number of parallel calls."""
 
     hashes_files: bool = False
-    """Whether :meth:`put_file` returns the file's checksum, because sending needs one anyway."""
+    """True if :meth:`put_file` returns the file's checksum, because sending needs one anyway."""
 
     @abc.abstractmethod
     def put(self, key: str, content: bytes) -> None:
-        """Store an object, replacing what is there."""
+        """Store an object, replacing one of the same key."""
 
     @abc.abstractmethod
     def put_file(self, key: str, source: Path) -> str | None:
@@ -56,7 +56,7 @@ class BlobClient(abc.ABC):
 
     @abc.abstractmethod
     def delete(self, keys: Collection[str]) -> None:
-        """Remove objects; they need not be there."""
+        """Remove the objects that exist."""
 
     def abandon(self, prefix: str) -> None:  # noqa: B027 - most services forget by themselves
         """Remove parts of unfinished objects below ``prefix``."""

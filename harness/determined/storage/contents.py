@@ -12,7 +12,7 @@ from determined.storage.base import Manifest
 from determined.storage.blobs import BlobClient
 
 PART_BYTES = 8 << 20
-"""How many bytes of an object are read at once."""
+"""Bytes of an object that are read at once."""
 
 GAP_BYTES = 128 << 10
 """Members of a pack with at most this many bytes between them are read together: the bytes cost less than a
@@ -20,7 +20,7 @@ request.
 """
 
 NAMED = 5
-"""How many files of a pack an error message names."""
+"""The most files of a pack that an error message names."""
 
 Parts = Iterator[bytes]
 Consume = Callable[[str, Parts, files.Digest], bool]
@@ -166,5 +166,5 @@ class Contents:
 
 
 def described(size: int | None) -> str:
-    """What was found of an object, in words."""
+    """Describe the size found of an object, in words."""
     return "is missing" if size is None else f"has {size} bytes"

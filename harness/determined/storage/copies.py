@@ -30,7 +30,7 @@ def of_this_task() -> Path | None:
 
 
 def has_room(directory: Path, manifest: Manifest) -> bool:
-    """Whether a copy leaves as much space free as it takes: the training writes checkpoints of that size."""
+    """True if a copy would leave at least its own size free: the training writes checkpoints of that size."""
     size = sum(manifest.resources.values())
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def draft(directory: Path) -> Iterator[Path]:
     """An empty directory beside the copies, which is gone at the block's end; :func:`keep` saves it."""
     path = directory / ".draft"
     with files.explained("write", path):
-        shutil.rmtree(path, ignore_errors=True)  # left by one who was killed
+        shutil.rmtree(path, ignore_errors=True)  # left by a process that was killed
         path.mkdir(parents=True)
     try:
         yield path
@@ -97,6 +97,6 @@ def read(
 
 
 def drop(directory: Path | None, storage_id: str) -> None:
-    """Remove the copy, which need not be there."""
+    """Remove the copy if it exists."""
     if directory is not None:
         shutil.rmtree(directory / storage_id, ignore_errors=True)

@@ -36,11 +36,10 @@ class DirectoryStorageManager(StorageManager):
     """
 
     trusted: Path | None = None
-    """For a reader with more rights than those who write here: :attr:`root`, or a directory above it that
-    only the reader's like can replace. :meth:`read` and :meth:`fetch` then follow no link below it, and read
-    only files of the account that the directory around them belongs to (somebody may link another's file into
-    it).
-    """
+    """:attr:`root` or a directory above it that only accounts like the reader's can replace. Set it for a
+    reader with more rights than the writers. :meth:`read` and :meth:`fetch` then follow no link below it, and
+    read only files of the account that the directory around them belongs to (somebody may link another's file
+    into it)."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -61,7 +60,7 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("write", probe):
             self.root.mkdir(parents=True, exist_ok=True)
             with probe.open("x+b", buffering=0) as file:
-                # Without a name from now on: whoever is killed here leaves nothing behind.
+                # The file has no name from now on, so a killed process leaves nothing behind.
                 probe.unlink()
                 file.write(b"determined")
                 os.fsync(file.fileno())
@@ -69,7 +68,7 @@ class DirectoryStorageManager(StorageManager):
                 content = file.read()
         if content != b"determined":
             raise errors.StorageError(
-                f"checkpoint storage: what was written to {probe} cannot be read back; check the "
+                f"checkpoint storage: the test file written to {probe} cannot be read back; check the "
                 "file system"
             )
 
@@ -81,9 +80,9 @@ class DirectoryStorageManager(StorageManager):
         with files.explained("write", path):
             self.root.mkdir(parents=True, exist_ok=True)
             with beneath.opened(self.root) as root:
-                # Left by one who was killed.
+                # Left by a process that was killed.
                 beneath.remove(root, path.name)
-            # Not one that somebody has just made there.
+            # Fails if another process has just made it.
             path.mkdir()
             (path / FILES).mkdir()
 
@@ -133,7 +132,7 @@ class DirectoryStorageManager(StorageManager):
         # A rename would take what lies behind a link away from where it belongs.
         moved = files.not_behind_links(src, names) if staged else set()
         with files.explained("write", target):
-            # First: a link may lead to what is moved.
+            # Copies first: a link may lead to a file that is moved.
             copied = [path for path in names if path not in moved]
             files.in_parallel(settle, [("copy", path) for path in copied], THREADS)
             for path in moved:
@@ -183,7 +182,7 @@ class DirectoryStorageManager(StorageManager):
             path.unlink(missing_ok=True)
 
     def _remove(self, path: str) -> None:
-        """Remove what lies at ``path`` below :attr:`root`, if it is there."""
+        """Remove the file or tree ``path`` below :attr:`root`, if it exists."""
         with (
             files.explained("delete", self.root / path),
             contextlib.suppress(FileNotFoundError),
@@ -404,7 +403,7 @@ class DirectoryStorageManager(StorageManager):
                     if not (move and _moved(source, folder, name)):
                         self._replace(folder, name, source)
             except OSError as error:
-                # Without the name of this attempt: whoever tries again says the same thing once.
+                # Leave out the name of this attempt's file, so that a repeated failure has the same text.
                 unread = error.filename2 is None and str(error.filename) == str(source)
                 where = source if unread else target
                 raise OSError(error.errno, error.strerror, str(where)) from error
@@ -454,7 +453,8 @@ class DirectoryStorageManager(StorageManager):
 
 
 def _moved(source: Path, folder: int, name: str) -> bool:
-    """Whether ``source`` is the file ``name`` of the open directory now; not from another file system."""
+    """Move ``source`` to the file ``name`` of the open directory. False if they are on different file
+    systems."""
     try:
         os.replace(source, name, dst_dir_fd=folder)
     except OSError as error:

@@ -192,12 +192,12 @@ def drop_privileges(path: Path) -> None:
 
 
 def is_executable(path: Path) -> bool:
-    """Whether the owner of the file may execute it; links are followed. Raises OSError."""
+    """True if the owner of the file may execute it; links are followed. Raises OSError."""
     return bool(path.stat().st_mode & stat.S_IXUSR)
 
 
 def make_executable(path: Path) -> None:
-    """Whoever may read the file may execute it too, as Git has it. Raises OSError."""
+    """Let every account that may read the file execute it too, as Git does. Raises OSError."""
     mode = stat.S_IMODE(path.stat().st_mode)
     wanted = mode | (mode & 0o444) >> 2
     if wanted != mode:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from determined.storage import files
 
 Admit = Callable[[str, int], bool]
-"""Whether a file (its relative path) may take so many more bytes here."""
+"""True if a file (its relative path) may take that number of additional bytes here."""
 Read = Callable[[str, int, int], bytes]
 """The bytes of a file, by its relative path, from one place up to another; fewer if it ends before."""
 
@@ -28,10 +28,10 @@ def everything(name: str, more: int) -> bool:
 def copy_new(
     sizes: dict[str, int], read: Read, target: Path, admit: Admit = everything, threads: int = 1
 ) -> list[str]:
-    """Brings the files below ``target`` up to ``sizes``, by path; returns those that are there now.
+    """Bring the files below ``target`` up to ``sizes``, by path; returns those that exist then.
 
-    A file of the same size stays as it is. One that has grown gets what is new at its end, in place, so that
-    whoever has it open sees it; one that is another gets its contents anew. What is interrupted goes on there
+    A file of the same size stays as it is. A file that has grown gets its new end appended in place, so that
+    programs that have it open see it. A file that was replaced is copied anew. An interrupted copy continues
     the next time.
     """
 

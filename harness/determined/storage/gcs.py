@@ -62,7 +62,7 @@ class GCSClient(BlobClient):
         try:
             yield
         except NotFound as error:
-            # Also what is said of a bucket that does not exist.
+            # The server gives the same status for a bucket that does not exist.
             kind = errors.StorageError if "bucket" in str(error.message).lower() else NoSuchBlob
             raise kind(
                 f"checkpoint storage: cannot {action} {self.place}/{key}: {error}"

@@ -20,7 +20,7 @@ from determined.storage.spans import Span, is_inside
 
 AHEAD_BYTES = 4 << 20
 AHEAD = 6
-""":meth:`ObjectStorageManager.read` asks for so many parts of so many bytes before it needs them."""
+"""The number and size of the parts that :meth:`ObjectStorageManager.read` requests before it needs them."""
 
 NOTE = ".unreported-"
 
@@ -304,7 +304,7 @@ class ObjectStorageManager(StorageManager):
             if len(stays) == len(pack.members):
                 found[name] = pack
             elif stays:
-                # Not verified: what is damaged stays so, and is noticed where it is read.
+                # Not verified: damaged contents stay damaged, and a reader notices.
                 parts = contents.ranges(Manifest(stays, {}, {name: pack}))
                 new = packs.shortened_name(name, stays)
                 members = itertools.chain.from_iterable(

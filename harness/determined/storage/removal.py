@@ -1,6 +1,5 @@
-"""How a checkpoint leaves a directory: by descriptors, because whoever deletes may have more rights than who
-wrote the checkpoint, and may exchange a directory for a link meanwhile.
-"""
+"""Deletes a checkpoint from a directory. It works on descriptors, because the deleting process may have more
+rights than the account that wrote the checkpoint, which may exchange a directory for a link meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def remove_some(path: Path, storage_id: str, left: Manifest) -> None:
 
 
 def remove_all(path: Path, storage_id: str) -> None:
-    """Removes the checkpoint at ``path``, if it is there. Raises StorageError."""
+    """Remove the checkpoint at ``path``, if it exists. Raises StorageError."""
     doomed = f"{DELETING}{path.name}"
     with files.explained("delete", path), beneath.opened(path.parent) as root:
         # Left by a deleter that was killed.
@@ -47,15 +46,14 @@ def remove_all(path: Path, storage_id: str) -> None:
                 return
             # Nobody is told that it is gone before it is gone for good.
             os.fsync(root)
-            # What was looked at, also if somebody has exchanged the names since then.
+            # The checked folder itself, even if its name leads elsewhere by now.
             beneath.empty(folder)
             beneath.remove(root, doomed)
 
 
 def has_one_owner(root: int, note: str, storage_id: str) -> bool:
-    """Whether who wrote the note also wrote the checkpoint: where several accounts store, a note may name
-    another's checkpoint.
-    """
+    """True if the note and the checkpoint belong to one account: where several accounts store, a note may
+    name another's checkpoint."""
     try:
         owners = {
             os.stat(name, dir_fd=root, follow_symlinks=False).st_uid for name in (note, storage_id)
@@ -118,5 +116,5 @@ def _checkpoint(storage_id: str, root: int, path: Path) -> Iterator[int | None]:
             yield folder
             return
     raise errors.StorageError(
-        f"checkpoint {storage_id}: {path} {why}; nothing was deleted. If it is to go, remove it by hand"
+        f"checkpoint {storage_id}: {path} {why}; nothing was deleted. To delete it, remove it by hand"
     )

@@ -59,7 +59,7 @@ class Sending:
             steps = large if is_large else [self._send_whole]
             jobs += [functools.partial(step, path) for step in steps]
         jobs += [functools.partial(self._send_pack, group) for group in self._groups]
-        # What is not empty is there by the names in it.
+        # Directories with files exist through the files' names.
         inner = {
             f"{parent}/"
             for path in [*self._sizes, *self._directories]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from determined import errors
 
 PIECE_BYTES = 1 << 20
-"""How many bytes of a file are read at once."""
+"""Bytes of a file that are read at once."""
 
 
 class Span(NamedTuple):
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path of a checkpoint's file stays within the checkpoint."""
+    """True if a relative path of a checkpoint's file stays within the checkpoint."""
     parts = PurePosixPath(path).parts
     return bool(parts) and parts[0] != "/" and ".." not in parts and "\0" not in path
 

@@ -214,7 +214,7 @@ class StorageContract:
             (staging.path / "same").symlink_to("weights")
             (staging.path / "tokenizer").symlink_to(tmp_path / "mine")
             (staging.path / "notes.txt").symlink_to(tmp_path / "mine/sub/deep/notes.txt")
-        # Whose files they are has them still, and may do with them what he likes.
+        # The source files still exist, and their owner may change them.
         assert read_tree(tmp_path / "mine") == TREE
         (tmp_path / "mine/sub/deep/notes.txt").write_bytes(b"other")
         manager.download(storage_id, tmp_path / "copy")
@@ -422,7 +422,7 @@ class StorageContract:
         manager.put("c/tensorboard/a/events", tmp_path / "events")
         manager.fetch("c/tensorboard/a", target)
         assert (target / "events").read_text() == "longer"
-        # What grows, grows in place: whoever has it open sees it.
+        # Files grow in place: programs that have one open see the new data.
         with (target / "events").open() as opened:
             opened.read()
             (tmp_path / "events").write_text("longer yet")

@@ -20,7 +20,8 @@ SPEED = ("_runtime", "_per_second", "_compilation_time", "_preparation_time")
 
 
 class DetCallback(TrainerCallback):
-    """Give it to a Trainer as the last of its ``callbacks``, made *before* the Trainer.
+    """Connects a Trainer to the trial: make it *before* the Trainer, and pass it as the last of
+    ``callbacks``.
 
     It reports what the Trainer logs (``eval_…``: validation, anything else: training), stores the
     checkpoints it saves, and stops it when the trial is preempted or the searcher has no further length.
@@ -211,7 +212,7 @@ class DetCallback(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # A callback before this one may end the training by what it sees (early stopping).
+        # An earlier callback may end the training (early stopping, for example).
         if self._training and control.should_training_stop and not self._idle:
             control.should_save = state.global_step != self._saved
 
@@ -235,7 +236,7 @@ class DetCallback(TrainerCallback):
         if self.core_context.preempt.should_preempt():
             logger.info("preempted after step %d", state.global_step)
             self._stopping = control.should_training_stop = True
-        # At an epoch's end on_epoch_end is next: what is saved must come after its evaluation, which
+        # At an epoch's end on_epoch_end is next: the checkpoint must be saved after its evaluation, which
         # draws random numbers.
         if not _ends_epoch(state):
             self._ask(args, state, control)
@@ -244,7 +245,7 @@ class DetCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if control.should_training_stop and not _ends_epoch(state):
-            # The Trainer calls this in mid-epoch too, when it is stopped; what is due was done then.
+            # The Trainer calls this in mid-epoch too, when it is stopped; everything due was done then.
             control.should_evaluate = control.should_save = False
         self._ask(args, state, control)
 

@@ -53,7 +53,7 @@ async def remarks(
     original: str | None = None,
     is_task: bool = False,
 ) -> list[str]:
-    """A sentence for each setting of the (complete) ``config`` that is stored but not heeded in ``pool``, for
+    """A sentence for each setting of the (complete) ``config`` that is stored but ignored in ``pool``, for
     each of its ``original`` text that is not stored, and for each that probably means something else."""
     where = await surroundings(conn, pool, is_task=is_task)
     return [*dropped(original or ""), *unheeded(config, where), *doubts(config)]

@@ -174,7 +174,7 @@ async def test_max_slots_below_a_trial_is_refused(world: World) -> None:
     refused = await world.user.patch(path, json={"resources": {"maxSlots": 1}})
     assert (refused.status_code, "must be at least 2" in refused.text) == (400, True)
     answer = ok(await world.user.patch(path, json={"resources": {"weight": 3}}))
-    assert "resources.weight (3) is stored but not heeded" in answer["remarks"][0]
+    assert "resources.weight (3) is stored but ignored" in answer["remarks"][0]
 
 
 async def test_explanations_and_forecasts(world: World) -> None:

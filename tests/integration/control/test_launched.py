@@ -129,7 +129,7 @@ async def test_a_weight_is_not_heeded_and_it_is_said(world: World) -> None:
     await world.register(slots=1)
     answer = await launch(world, resources={"weight": 3, "slots": 1})
     (remark,) = answer["remarks"]
-    assert remark.startswith("resources.weight (3) is stored but not heeded: a task has all of its")
+    assert remark.startswith("resources.weight (3) is stored but ignored: a task has all of its")
 
 
 async def test_a_launch_that_is_sent_again_is_the_same_command(world: World) -> None:

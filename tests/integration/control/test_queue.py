@@ -93,7 +93,7 @@ async def test_settings_that_are_not_heeded_are_said_to_be(world: World) -> None
     answer = ok(await world.user.post("/api/v1/experiments", json={"config": SINGLE + UNHEEDED}))
     weight, no_agent = answer["remarks"]
     assert weight.startswith(
-        "resources.weight (2.5) is stored but not heeded: resource pool 'default'"
+        "resources.weight (2.5) is stored but ignored: resource pool 'default'"
     )
     # Determined's clients know no other names here.
     assert set(answer["warnings"]) <= {"LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"}

@@ -17,12 +17,12 @@ MOUNTED = SINGLE.replace("max_restarts: 1", "max_restarts: 0") + (
     "bind_mounts: [{host_path: /data/team, container_path: /mnt/dataset, read_only: true}]\n"
 )
 IMAGE = (
-    "environment.image is stored but not heeded: resource pool 'default' has agents that run processes, and "
+    "environment.image is stored but ignored: resource pool 'default' has agents that run processes, and "
     "only those that run containers do (docs/operate/agent.md)"
 )
 REMARKS = [
     IMAGE,
-    "bind_mounts is stored but not heeded: resource pool 'default' has an agent that runs processes, on a "
+    "bind_mounts is stored but ignored: resource pool 'default' has an agent that runs processes, on a "
     "machine that lets it mount nothing (EPERM; docs/operate/agent.md); /mnt/dataset (on the machine: "
     "/data/team) is not mounted",
 ]
@@ -125,7 +125,7 @@ async def test_commands_are_told_too(world: World, kind: str) -> None:
     config = COMMAND if kind == "commands" else {"bind_mounts": COMMAND["bind_mounts"]}
     answer = ok(await world.user.post(f"/api/v1/{kind}", json={"config": config}))
     (remark,) = answer["remarks"]
-    assert remark.startswith("bind_mounts is stored but not heeded: resource pool 'default'")
+    assert remark.startswith("bind_mounts is stored but ignored: resource pool 'default'")
 
 
 async def test_what_a_tensorboard_takes_over_is_nobodys_wish(world: World) -> None:
@@ -138,7 +138,7 @@ async def test_what_a_tensorboard_takes_over_is_nobodys_wish(world: World) -> No
     assert answer["remarks"] == []
     given["config"] = {"bind_mounts": COMMAND["bind_mounts"]}
     (remark,) = ok(await world.user.post("/api/v1/tensorboards", json=given))["remarks"]
-    assert remark.startswith("bind_mounts is stored but not heeded")
+    assert remark.startswith("bind_mounts is stored but ignored")
 
 
 async def test_generic_tasks_are_told_too(world: World) -> None:
@@ -146,7 +146,7 @@ async def test_generic_tasks_are_told_too(world: World) -> None:
     body = {"config": "entrypoint: [/bin/true]\nresources: {shm_size: 4G}\n"}
     answer = ok(await world.user.post("/api/v1/generic-tasks", json=body))
     (remark,) = answer["remarks"]
-    assert remark.startswith("resources.shm_size is stored but not heeded: resource pool 'default'")
+    assert remark.startswith("resources.shm_size is stored but ignored: resource pool 'default'")
 
 
 async def test_workspaces_and_values_in_log_ranges(world: World) -> None:
@@ -155,7 +155,7 @@ async def test_workspaces_and_values_in_log_ranges(world: World) -> None:
     config = SINGLE.replace("x: {type: int", space)
     config += "workspace: Vision Team\nproject: segmentation\n"
     where, exponents = await remarks_of(world, config, validateOnly=True)
-    assert "the experiment is there, not in Vision Team / segmentation" in where
+    assert "the experiment is in them, not in Vision Team / segmentation" in where
     assert exponents.endswith("write minval: -4, maxval: -1")
     driver = await world.started(config)
     trial = await world.launched()
@@ -185,9 +185,9 @@ async def test_what_runs_outside_of_the_cluster(world: World) -> None:
     body = {"config": config, "unmanaged": True}
     answer = ok(await world.user.post("/api/v1/experiments", json=body))
     where, outside = answer["remarks"]
-    assert where.startswith("workspace is stored but not heeded")
+    assert where.startswith("workspace is stored but ignored")
     assert outside.startswith(
-        "entrypoint, max_restarts (2) are stored but not heeded: the experiment is"
+        "entrypoint, max_restarts (2) are stored but ignored: the experiment is"
     )
     assert await described(world, answer["experiment"]["id"]) == [where, outside]
 
@@ -207,7 +207,7 @@ async def test_the_steps_of_a_pipeline(world: World) -> None:
         answer = ok(await world.user.post("/api/v1/pipelines", json={**body, **more}))
         image, mounts, where = answer["remarks"]
         assert [image, mounts] == [f"step first: {one}" for one in REMARKS]
-        assert where.startswith("step second: workspace is stored but not heeded")
+        assert where.startswith("step second: workspace is stored but ignored")
 
 
 async def test_a_model_that_is_trained_again(world: World) -> None:

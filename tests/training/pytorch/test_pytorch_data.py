@@ -217,7 +217,7 @@ def test_a_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     assert current == [torch.device("cuda", 1)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     wanted = re.escape(
-        "process 2 of this machine (counted from 0) has no GPU of its own: torch sees 2"
+        "process 2 of this machine (counted from 0) has no GPU to itself: torch sees 2"
     )
     with pytest.raises(RuntimeError, match=wanted + r" \(CUDA_VISIBLE_DEVICES=0,1\)"):
         _device.of_process(2, gpus=2)

@@ -39,13 +39,13 @@ def test_create(det: Det, service: FakeService, config: Path, tmp_path: Path) ->
     (code / "train.py").write_text("print()")
     (tmp_path / "extra.txt").write_text("x")
     service.warnings = ["LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"]
-    service.remarks = ["resources.priority (7) is stored but not heeded"]
+    service.remarks = ["resources.priority (7) is stored but ignored"]
     args = [config, code, "-i", tmp_path / "extra.txt", "--paused", "--project_id", 2]
     result = det("e", "create", *args)
     assert (result.exit_code, result.stdout) == (0, "Created experiment 1\n")
     # A sentence stands for the name of the warning.
     assert "slots exceeded" not in result.stderr
-    assert "warning: resources.priority (7) is stored but not heeded\n" in result.stderr
+    assert "warning: resources.priority (7) is stored but ignored\n" in result.stderr
     body = service.bodies[-1]
     assert body["config"] == GOOD
     assert [f["path"] for f in body["modelDefinition"]] == ["extra.txt", "train.py"]
@@ -416,7 +416,7 @@ def test_what_is_not_heeded_of_a_pipeline(
     }
     file = tmp_path / "pipeline.yaml"
     file.write_text(json.dumps({"name": "p", "steps": [step]}))
-    service.remarks = ["step first: bind_mounts is stored but not heeded: x"]
+    service.remarks = ["step first: bind_mounts is stored but ignored: x"]
     result = det("pipeline", "run", file, *more)
     assert result.exit_code == 0, result.output
     assert f"warning: {service.remarks[0]}" in result.stderr.splitlines()

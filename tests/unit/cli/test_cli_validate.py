@@ -129,7 +129,7 @@ def test_what_no_cluster_heeds_and_what_is_probably_not_meant(
     result = det("e", "validate", path)
     assert (result.exit_code, result.stdout) == (0, f"{path}: valid\n")
     where, exponents = result.stderr.splitlines()
-    assert where.startswith(f"{path}: warning: workspace is stored but not heeded: ")
+    assert where.startswith(f"{path}: warning: workspace is stored but ignored: ")
     assert exponents.endswith("for values from 0.001 to 0.1 write minval: -3, maxval: -1")
     (report,) = json.loads(det("e", "validate", path, "--json").stdout)
     assert [len(report[key]) for key in ("problems", "remarks")] == [0, 2]

@@ -97,8 +97,8 @@ def test_few_logs_of_many_failures(det: Det, troubled: FakeService) -> None:
 
 def test_what_is_not_heeded_is_said_after_the_tables(det: Det, service: FakeService) -> None:
     service.experiments[1] = experiment()
-    service.remarks = ["bind_mounts is stored but not heeded: x"]
+    service.remarks = ["bind_mounts is stored but ignored: x"]
     result = det("e", "describe", 1)
     assert result.exit_code == 0, result.stderr
-    assert "experiment 1: bind_mounts is stored but not heeded: x" in result.stderr
+    assert "experiment 1: bind_mounts is stored but ignored: x" in result.stderr
     assert json.loads(det("e", "describe", 1, "--json").stdout)[0]["remarks"] == service.remarks

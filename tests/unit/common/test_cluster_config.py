@@ -178,7 +178,7 @@ def pools(*names: str) -> str:
             "  cpu_pod_spec: {metadata: {name: x}}\n",
             [
                 "c.yaml:2: task_container_defaults.environment_variables[0]: expected NAME=VALUE, found "
-                "'SECRET' without a value: what an agent has in its own environment is not passed on; write "
+                "'SECRET' without a value: variables of the agent are not passed on to tasks; write "
                 "SECRET=VALUE, or SECRET= for an empty value",
                 "c.yaml:3: task_container_defaults.network_mode: trials would not reach the service: give "
                 "'host', 'bridge' or the name of a network",

@@ -282,11 +282,11 @@ def problems(text: str, template: dict | None = None) -> list[str]:
                 "c.yaml:4: environment.image.tpu: unknown field; did you mean 'cpu'? (allowed: cpu, "
                 "cuda, rocm)",
                 "c.yaml:5: environment.environment_variables[0]: expected NAME=VALUE, found 'HF_TOKEN' "
-                "without a value: what an agent has in its own environment is not passed on; write "
+                "without a value: variables of the agent are not passed on to tasks; write "
                 "HF_TOKEN=VALUE, or HF_TOKEN= for an empty value",
                 "c.yaml:5: environment.environment_variables[1]: expected text, found ********",
                 "c.yaml:5: environment.environment_variables[2]: expected NAME=VALUE, found ******** without "
-                "a value: what an agent has in its own environment is not passed on; write NAME=VALUE, or "
+                "a value: variables of the agent are not passed on to tasks; write NAME=VALUE, or "
                 "NAME= for an empty value",
                 "c.yaml:5: environment.environment_variables[3]: expected NAME=VALUE, found ********",
                 "c.yaml:6: environment.ports.a: must be at most 65535, found 70000",

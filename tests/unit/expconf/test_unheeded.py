@@ -31,7 +31,7 @@ NAMED = {"priority": "resources.priority (7)", "weight": "resources.weight (2.5)
 def test_each_scheduler_heeds_its_own_settings(scheduler: str, vain: list[str]) -> None:
     config = {"resources": {"priority": 7, "weight": 2.5}}
     found = unheeded(config, Surroundings("gpu", scheduler))
-    assert [words.split(" is stored but not heeded: ")[0] for words in found] == [
+    assert [words.split(" is stored but ignored: ")[0] for words in found] == [
         NAMED[one] for one in vain
     ]
     assert all("resource pool 'gpu' serves " in words for words in found)
@@ -45,7 +45,7 @@ def test_what_is_not_set_needs_no_remark(resources: dict[str, Any]) -> None:
 def test_what_somebody_has_just_set_is_said_even_if_it_is_the_default() -> None:
     where = Surroundings("gpu", "priority")
     (found,) = unheeded({"resources": {"weight": 1.0}}, where, all_that_is_there=True)
-    assert found.startswith("resources.weight (1) is stored but not heeded")
+    assert found.startswith("resources.weight (1) is stored but ignored")
 
 
 def test_a_task_has_all_of_its_slots_whatever_its_weight() -> None:
@@ -78,14 +78,14 @@ def test_processes_have_no_containers() -> None:
     assert unheeded(OF_CONTAINERS, ON_PROCESSES) == [
         "environment.image, environment.force_pull_image, environment.registry_auth, "
         "environment.add_capabilities, environment.drop_capabilities, resources.devices "
-        "are stored but not heeded: resource pool 'default' has agents that run processes, and only those "
+        "are stored but ignored: resource pool 'default' has agents that run processes, and only those "
         "that run containers do (docs/operate/agent.md)"
     ]
 
 
 def test_some_machines_let_processes_mount_nothing() -> None:
     assert unheeded(OF_CONTAINERS, WITHOUT_MOUNTS)[1:] == [
-        "bind_mounts, resources.shm_size are stored but not heeded: resource pool 'default' has an agent "
+        "bind_mounts, resources.shm_size are stored but ignored: resource pool 'default' has an agent "
         "that runs processes, on a machine that lets it mount nothing (Operation not permitted; "
         "docs/operate/agent.md); /mnt/dataset (on the machine: /data/team) is not mounted"
     ]
@@ -94,9 +94,7 @@ def test_some_machines_let_processes_mount_nothing() -> None:
 def test_mounts_of_processes_are_shared_with_nobody() -> None:
     mount = {"host_path": "/a", "container_path": "/b", "propagation": "rshared"}
     (found,) = unheeded({"bind_mounts": [mount]}, ON_PROCESSES)
-    assert found.startswith(
-        "bind_mounts[0].propagation is stored but not heeded: mounts of processes"
-    )
+    assert found.startswith("bind_mounts[0].propagation is stored but ignored: mounts of processes")
     assert unheeded({"bind_mounts": [mount]}, Surroundings("a", None, "determined-docker")) == []
 
 
@@ -168,8 +166,8 @@ def test_a_mount_below_the_working_directory() -> None:
 def test_there_is_one_workspace(given: dict[str, Any], fields: str, words: str) -> None:
     (found,) = unheeded(given, Surroundings())
     assert found == (
-        f"{fields} stored but not heeded: this cluster has one workspace and one project, both "
-        f"'Uncategorized', and the experiment is there, {words}; tell experiments apart by labels and names"
+        f"{fields} stored but ignored: this cluster has one workspace and one project, both "
+        f"'Uncategorized', and the experiment is in them, {words}; tell experiments apart by labels and names"
     )
 
 
@@ -262,7 +260,7 @@ COUNTED = "hyperparameters: {g: {x: {type: int, minval: 1, maxval: 9, count: 3}}
 CASES: dict[str, tuple[str, list[str]]] = {
     "periods of a script": (
         SCRIPT + SINGLE + "min_validation_period: {batches: 10}\nscheduling_unit: 50\n",
-        ["min_validation_period, scheduling_unit (50) are stored but not heeded: the entrypoint is a com"],
+        ["min_validation_period, scheduling_unit (50) are stored but ignored: the entrypoint is a com"],
     ),
     "periods of a trial class": (CLASS + SINGLE + "min_validation_period: {batches: 10}\n", []),
     "periods of a launched trial class": (
@@ -284,27 +282,27 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "two forms of a length": (SCRIPT + TIMED, ["searcher.max_length, searcher.stop_once are"]),
     "two forms of rungs": (SCRIPT + BRACKETS, ["searcher.mode, searcher.max_rungs (3) are"]),
     "a grid": (SCRIPT + GRID + COUNTED, []),
-    "no grid": (SCRIPT + SINGLE + COUNTED, ["hyperparameters.g.x.count (3) is stored but not heeded"]),
+    "no grid": (SCRIPT + SINGLE + COUNTED, ["hyperparameters.g.x.count (3) is stored but ignored"]),
     "other systems": (
         SCRIPT
         + SINGLE
         + "environment: {pod_spec: {spec: {}}, ports: {a: 8080}}\nslurm: {slots_per_node: 2}\n"
         "retention_policy: {log_retention_days: 3}\nintegrations: {webhooks: {webhook_id: [1]}}\n",
         [
-            "environment.pod_spec is stored but not heeded: there are no agents on Kubernetes",
-            "slurm is stored but not heeded: there are no agents on Slurm or PBS",
+            "environment.pod_spec is stored but ignored: there are no agents on Kubernetes",
+            "slurm is stored but ignored: there are no agents on Slurm or PBS",
             "environment.ports is",
-            "retention_policy is stored but not heeded: logs are kept as long as their experiment",
-            "integrations is stored but not heeded: there are no webhooks",
+            "retention_policy is stored but ignored: logs are kept as long as their experiment",
+            "integrations is stored but ignored: this platform has no webhooks",
         ],
     ),
     "profiling": (
         SCRIPT + SINGLE + "profiling: {enabled: true, begin_on_batch: 5}\n",
-        ["profiling.begin_on_batch (5) is stored but not heeded"],
+        ["profiling.begin_on_batch (5) is stored but ignored"],
     ),
     "a shared file system": (
         SCRIPT + SINGLE + "checkpoint_storage: {type: shared_fs, host_path: /x, container_path: /y}\n",
-        ["checkpoint_storage.container_path is stored but not heeded"],
+        ["checkpoint_storage.container_path is stored but ignored"],
     ),
     "a directory": (
         SCRIPT + SINGLE + "checkpoint_storage: {type: directory, container_path: /y}\n",
@@ -328,7 +326,7 @@ def test_what_runs_outside_of_the_cluster() -> None:
     config = expconf.complete(expconf.load_yaml(text), defaults=STORAGE, unmanaged=True)
     (found,) = unheeded(config, Surroundings(unmanaged=True))
     assert found.startswith(
-        "resources, max_restarts (1) are stored but not heeded: the experiment is unmanaged"
+        "resources, max_restarts (1) are stored but ignored: the experiment is unmanaged"
     )
 
 

@@ -67,9 +67,9 @@ def test_a_file_is_sent_as_it_is_written(
 def test_what_is_not_heeded_is_in_the_log(
     client: Determined, service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service.remarks = ["bind_mounts is stored but not heeded: x"]
+    service.remarks = ["bind_mounts is stored but ignored: x"]
     client.create_experiment(YAML)
-    assert caplog.messages == ["experiment 1: bind_mounts is stored but not heeded: x"]
+    assert caplog.messages == ["experiment 1: bind_mounts is stored but ignored: x"]
 
 
 @pytest.mark.parametrize("tricky", ["1e-3", "yes", "0o7", "null", "2026-01-01"])

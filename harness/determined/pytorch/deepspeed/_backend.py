@@ -39,7 +39,7 @@ def process_group(dist: core.DistributedContext) -> Iterator[None]:
             yield
         finally:
             if ours:
-                # DeepSpeed keeps groups of its own, which must not outlive it.
+                # DeepSpeed's own process groups must not outlive it.
                 deepspeed.comm.destroy_process_group()
 
 
@@ -47,7 +47,7 @@ def _compile_nothing() -> None:
     import deepspeed
     from deepspeed.git_version_info import installed_ops
 
-    # Who compiled it when DeepSpeed was installed is to have it.
+    # Users who compiled the operator when they installed DeepSpeed get it.
     if not installed_ops.get(SHARED_MEMORY_OP):
         deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
 

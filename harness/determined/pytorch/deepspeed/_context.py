@@ -113,7 +113,7 @@ class DeepSpeedTrialContext(TrainingContext):
 
     @property
     def use_pipeline_parallel(self) -> bool:
-        """Whether an engine is a pipeline engine."""
+        """True if an engine is a pipeline engine."""
         return self._pipeline
 
     def get_train_micro_batch_size_per_gpu(self) -> int:

@@ -80,9 +80,8 @@ class DeepSpeedTrial(LegacyTrial):
         raise NotImplementedError
 
     def evaluation_reducer(self) -> Reducer | dict[str, Reducer]:
-        """How the values of a metric of ``evaluate_batch`` become one: for all metrics, or by name (AVG for
-        the others).
-        """
+        """The reducer that combines the batches' values of a metric of ``evaluate_batch``: for all metrics,
+        or by name (AVG for the others)."""
         return Reducer.AVG
 
     def evaluate_full_dataset(self, data_loader: TorchDataLoader[Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class EngineValidation(Validation):
         return loader
 
     def _batches_in(self, loader: Any) -> int:
-        """How often evaluate_batch is called in each process."""
+        """The number of calls of evaluate_batch in each process."""
         context = self._context
         length = None if loader is None else self._length(loader)
         # A pipeline engine takes as many micro-batches at once as in training.
@@ -73,7 +73,7 @@ class EngineValidation(Validation):
         for idx in range(self._count):
             output = self._evaluate(read, idx)
             if self._context._mpu.should_report_metrics:
-                # Without data of its own a process has the others' metrics.
+                # A process without data takes the others' metrics.
                 yield _in_one_shape(output), 0 if read is None else read.taken()
 
 

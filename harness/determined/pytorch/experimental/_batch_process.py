@@ -108,7 +108,7 @@ def _process(
             if core_context.distributed.rank == 0:
                 core_context.train.report_progress(done / end)
             preempted = done < end and core_context.preempt.should_preempt()
-    # Reducers keep nothing over a stop: what they have is reported now.
+    # Reducers are not saved at a stop: their values are reported now.
     metrics = context._reducers.reduce(for_training=False)
     if metrics and core_context.distributed.rank == 0:
         core_context.train.report_validation_metrics(done, metrics)

@@ -42,7 +42,7 @@ class TorchBatchProcessorContext:
         info = get_cluster_info()
         if info is None or info.task_type != "TRIAL":
             raise RuntimeError(
-                "there are no hyperparameters, because this process does not belong to a trial"
+                "this process has no hyperparameters, because it does not belong to a trial"
             )
         return info.trial.hparams
 

@@ -1,4 +1,4 @@
-"""The hooks that are called on a LightningModule, and the attributes of its ``self.trainer``."""
+"""The LightningModule hooks that the adapter calls, and the attributes of ``self.trainer``."""
 
 from __future__ import annotations
 
