@@ -1,4 +1,4 @@
-"""Which storages the service, and the server of MLflow's pages, open: :func:`refusal`.
+"""Decides which storages the service and the server of MLflow's pages open: :func:`refusal`.
 
 A checkpoint's storage is what its experiment's configuration says, and so what any user wrote. The service
 has more rights than a user: its account reads files, its machine has an identity at cloud providers, and it
@@ -31,9 +31,8 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 def refusal(
     section: Mapping[str, Any] | None, own: Mapping[str, Any] | None, what: str = "the checkpoint"
 ) -> str | None:
-    """Why the service does not open the storage ``section``, with what to do instead; None: it may. ``own``
-    is the cluster's.
-    """
+    """The reason why the service does not open the storage ``section``, with what to do instead; None: it
+    may. ``own`` is the cluster's."""
     if not section:
         return f"{what}: its storage is not known to the service"
     kind = section.get("type")
@@ -61,9 +60,8 @@ KEPT = (
 
 
 def is_clusters_own(section: Mapping[str, Any] | None, own: Mapping[str, Any] | None) -> bool:
-    """Whether the storage ``section`` lies in or below what the cluster itself keeps in its storage ``own``:
-    the files of notebooks, of TensorBoards and of MLflow's pages, in a directory named by the cluster's id.
-    """
+    """True if the storage ``section`` lies in or below the cluster's own files in its storage ``own``: the
+    files of notebooks, of TensorBoards and of MLflow's pages, in a directory named by the cluster's id."""
     inner = _inner(section, own) if section else None
     return inner is not None and bool(inner) and _is_uuid(inner[0])
 
@@ -125,7 +123,7 @@ def _parts(prefix: Any) -> list[str]:
 
 
 def has_keys_for_aws(section: Mapping[str, Any]) -> bool:
-    """Whether it is a bucket at AWS, to be opened by keys of whoever wrote it down."""
+    """True for a bucket at AWS that is opened by keys in the configuration itself."""
     keys = (section.get("access_key"), section.get("secret_key"))
     bucket = section.get("bucket")
     return (

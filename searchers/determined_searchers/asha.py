@@ -39,7 +39,7 @@ class Halving(SearchMethod):
     """The least number of trials of a rung that go on."""
 
     equals_first: ClassVar[bool]
-    """Whether the later of two equals is ranked before the earlier."""
+    """True if the later of two equals is ranked before the earlier."""
 
     def __init__(self, context: SearchContext, bracket: Bracket, divisor: float) -> None:
         self.context = context

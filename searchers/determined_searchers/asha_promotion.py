@@ -61,9 +61,8 @@ class PromotingHalving(Halving):
                 return [ValidateAfter(trial, above.length)]
 
     def _waits(self, trial: str, place: int) -> bool:
-        """Whether a trial can be promoted: it is neither promoted already, nor was it closed in a full rung
-        before the replacement of an invalid trial came this far.
-        """
+        """True if a trial can be promoted: it is neither promoted already, nor was it closed in a full rung
+        before the replacement of an invalid trial came this far."""
         return self.trial_rung[trial] == place and (
             trial not in self.closed or trial in self.exited
         )

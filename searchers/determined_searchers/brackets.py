@@ -67,7 +67,7 @@ def _share_trials(rungs: list[int], max_trials: int, divisor: float) -> list[int
 
 
 def levels(n: int, divisor: float) -> int:
-    """How many rungs ``n`` allows: floor(log_divisor n) + 1, in floating point."""
+    """The number of rungs that ``n`` allows: floor(log_divisor n) + 1, in floating point."""
     return int(natural_log(n) / natural_log(divisor)) + 1
 
 

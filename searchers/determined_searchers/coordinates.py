@@ -49,7 +49,7 @@ class Coordinates:
 
 
 def coordinate(leaf: Leaf, value: Any) -> float:
-    """Where ``value`` lies on the axis of ``leaf``."""
+    """The coordinate of ``value`` on the axis of ``leaf``."""
     if isinstance(leaf, Categorical):
         return next(index for index, known in enumerate(leaf.vals) if _same(known, value))
     if isinstance(leaf, Log):

@@ -17,7 +17,7 @@ from determined_searchers.messages import (
 
 
 class ExitReason(StrEnum):
-    """Why a trial ended before it had done all its operations."""
+    """The reason for which a trial ended before it had done all its operations."""
 
     ERRORED = "ERRORED"
     USER_CANCELED = "USER_CANCELED"
@@ -89,7 +89,7 @@ class MetricMissing(Message):
 
 @dataclass(frozen=True, slots=True)
 class TrialProgress(Message):
-    """How far the trial is: units of length (operations form) or a fraction 0..1 (reports form)."""
+    """The progress of the trial: units of length (operations form) or a fraction 0..1 (reports form)."""
 
     type: ClassVar[str] = "trial_progress"
     readers = {"request_id": text, "progress": number}

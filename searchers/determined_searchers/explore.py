@@ -1,4 +1,4 @@
-"""How population based training changes the hyperparameters that it copies from better trials."""
+"""The changes that population based training makes to hyperparameters copied from better trials."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class SearchMethod(ABC):
     """True: only the method's own Shutdown ends the search."""
 
     config_model: ClassVar[type | None] = None
-    """A plug-in's pydantic model of its ``searcher`` section (without ``name``, ``metric`` and
+    """The pydantic model of a plug-in's ``searcher`` section (without ``name``, ``metric`` and
     ``smaller_is_better``, which every section has); None: any further fields are allowed."""
 
     raw_metrics: ClassVar[bool] = False
@@ -182,7 +182,7 @@ class SearchMethod(ABC):
 
     @abstractmethod
     def progress(self, open_trials: Mapping[str, float]) -> float:
-        """How much of the search is done, 0..1.
+        """The finished share of the search, 0..1.
 
         ``open_trials``: latest progress (length units or fraction, by form) of each trial asked
         for that is neither closed nor called invalid.

@@ -69,7 +69,7 @@ def _offered(_: tuple[str, ...]) -> dict[str, EntryPoint]:
 def _import(point: EntryPoint) -> Any:
     try:
         return point.load()
-    except Exception as error:  # whatever a stranger's module does when it is imported
+    except Exception as error:  # importing a foreign module may raise anything
         package = f"package {point.dist.name!r}" if point.dist else "an unknown package"
         raise SearcherError(
             f"searcher.name: the searcher {point.name!r} of {package} ({point.value}) cannot be "

@@ -127,7 +127,7 @@ class PopulationBasedTraining(SearchMethod):
         return (self.round + done / self.config.population_size) / self.config.num_rounds
 
     def _share(self, member: Member, open_trials: Mapping[str, float]) -> float:
-        """How much of this round's length the member has done."""
+        """The share of this round's length that the member has trained."""
         if member.gone or member.metric is not None:
             return 1.0
         begin = self.lengths[self.round - 1] if self.round else 0

@@ -192,7 +192,7 @@ def _lengths_reached(brackets: list[BracketStanding]) -> dict[str, Lengths]:
 
 
 def _closed_form(brackets: list[BracketStanding], divisor: float) -> Counter[int | None]:
-    """How many trials end at each length if every rung lets exactly its share go on.
+    """The number of trials that end at each length if every rung lets exactly its share go on.
 
     The table of the reports form is made as upstream makes it: at least one trial goes on, even from a rung
     without trials, so a rung may have a row of 0 trials.

@@ -83,7 +83,7 @@ class RandomWorld:
 
     @property
     def at_work(self) -> int:
-        """How many trials have something to train."""
+        """The number of trials that have something to train."""
         return sum(
             not life.over if self.reports else life.target is not None
             for life in self.live.values()
@@ -147,7 +147,7 @@ class RandomWorld:
         return [event for event in again if not self._is_news(event)]
 
     def _is_news(self, event: Event) -> bool:
-        """Whether a repeated event might be a new one: rungs may have the same length."""
+        """True if a repeated event might be a new one: rungs may have the same length."""
         if isinstance(event, ValidationCompleted) and event.request_id in self.live:
             return self.live[event.request_id].target == event.length
         return isinstance(event, TrialProgress)

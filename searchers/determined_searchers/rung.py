@@ -115,7 +115,7 @@ class Rung:
         self._inside = {name for _, _, name in entries[:share]}
 
     def _share(self) -> int:
-        """How many are among the best. Dividing floats is part of the definition."""
+        """The number of trials that count as the best. Dividing floats is part of the definition."""
         share = int(self.measured / self._divisor)
         return share if share >= self._at_least else min(self._at_least, self.measured)
 

@@ -128,7 +128,7 @@ class Searcher:
         return operations
 
     def progress(self) -> float:
-        """How much of the search is done, 0..1."""
+        """The finished share of the search, 0..1."""
         value = self._own_progress
         if value is None:
             value = self._method.progress(OpenTrials(self._live))
@@ -250,7 +250,7 @@ class Searcher:
     def _progressed(self, trial: LiveTrial, event: TrialProgress) -> list[Operation]:
         if trial.exited or not math.isfinite(event.progress):
             return []
-        # Only upwards: a restarted trial repeats what it did, and events may be repeated.
+        # Progress never falls: a restarted trial repeats its work, and events may be repeated.
         trial.progress = max(trial.progress, float(event.progress))
         return self._method.trial_progress(event.request_id, event.progress)
 

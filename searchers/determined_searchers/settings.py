@@ -32,7 +32,7 @@ def read_form(section: Mapping[str, Any]) -> Form:
 
 
 def is_custom(section: Mapping[str, Any]) -> bool:
-    """Whether this ``searcher`` section leaves the search to a method that a user runs elsewhere."""
+    """True if this ``searcher`` section leaves the search to a method that a user runs elsewhere."""
     return section.get("name") == "custom"
 
 
@@ -68,7 +68,7 @@ def read_length(section: Mapping[str, Any]) -> int | None:
 def read_whole(
     section: Mapping[str, Any], field: str, minimum: int, default: int | None = None
 ) -> int:
-    """A whole number; a field without a default must be there."""
+    """A whole number; a field without a default is required."""
     value = section.get(field)
     if value is None:
         value = default

@@ -233,7 +233,7 @@ class SearchMethodContract:
         assert write(again.snapshot()) == write(searcher.snapshot())
 
     def most_at_work(self, config: Mapping[str, Any], searcher: Searcher) -> int | None:
-        """How many trials may have something to train at the same time; None: any number."""
+        """The number of trials that may have something to train at the same time; None: any number."""
         cap: int | None = config["searcher"].get("max_concurrent_trials") or None
         if brackets := searcher.standings():
             shares = sum(bracket.max_concurrent for bracket in brackets)

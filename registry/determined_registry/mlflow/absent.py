@@ -1,4 +1,5 @@
-"""What MLflow has beyond training, and our side has not: traces, data sets of evaluations, scorers, gateways.
+"""MLflow features beyond training, which this platform lacks: traces, data sets of evaluations, scorers,
+gateways.
 
 Lists are empty, so that MLflow's pages work. What is looked for by its id does not exist (404); what would be
 kept is refused (403) with a sentence that says what to do instead. MLflow's own store interface raises
@@ -85,7 +86,7 @@ def _refused(sentence: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Raises MlflowException (403; of traces 400)."""
         if sentence == NO_TRACES:
-            # At a 403 MLflow's client tells of an expired login to Databricks, whatever the sentence says.
+            # At a 403 MLflow's client prints that a login to Databricks has expired, and drops this sentence.
             raise invalid(sentence)
         refuse(sentence)
 

@@ -12,7 +12,7 @@ _OF_PAGES = re.compile(r"[0-9]{1,9}/(?P<run>[^/]+)/artifacts(?P<rest>/.*)?")
 
 
 def parts_of(path: str | None) -> list[str]:
-    """Raises MlflowException (400) for what is no path."""
+    """The names along a path. Raises MlflowException (400) for an invalid path."""
     found = _OF_PAGES.fullmatch(path or "")
     if found is not None:
         path = f"trials/{found['run']}{found['rest'] or ''}"

@@ -85,7 +85,7 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
     # Reading
 
     def list_artifacts(self, path: str | None = None) -> list[FileInfo]:
-        """What lies in the folder ``path``; a file lies in no folder of its own."""
+        """The files and folders in the folder ``path``; empty if ``path`` is a file."""
         parts = parts_of(path)
         files, below = self._files(parts)
         inside = "/".join(below)
@@ -205,7 +205,8 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
         return self._trial(parts), "/".join(parts[2:])
 
     def _key(self, trial: Any, path: str) -> str:
-        """Where the file lies in storage: a folder of its own, as storages fetch folders."""
+        """The path of the file in storage. Each file has a separate folder, because storages fetch
+        folders."""
         if not self._cluster:
             self._cluster = str(self._db.first("SELECT id FROM cluster").id)
         folder = f"{self._cluster}/mlflow/experiment/{trial.experiment_id}/trial/{trial.id}"
@@ -221,7 +222,7 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
     def log_artifact_from_stream(
         self, stream: BinaryIO, artifact_file_name: str, artifact_path: str | None = None
     ) -> None:
-        """As :meth:`log_artifact`, of what is read from ``stream``."""
+        """Like :meth:`log_artifact`, with the contents read from ``stream``."""
         with _draft() as draft:
             with draft.open("wb") as file:
                 shutil.copyfileobj(stream, file)
@@ -305,8 +306,8 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
                 manager.discard(self._key(trial, one))
 
     def store(self, checkpoint: uuids.UUID) -> Manifest:
-        """The files that were sent for the checkpoint go to its storage, all or none of them. The caller is
-        :func:`completing` it, and forgets them when the service knows that they are there."""
+        """Store all files sent for the checkpoint, or none of them. The caller is :func:`completing` it, and
+        forgets them when the service knows that they are there."""
         row = self._checkpoint(str(checkpoint))
         _require_reporter(row.trial_id)
         folder = spool.folder_of(checkpoint)
@@ -324,7 +325,7 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
 
 @contextlib.contextmanager
 def _draft() -> Iterator[Path]:
-    """Where a file may be written until it is whole: beside those that wait for the rest of a checkpoint."""
+    """A temporary file, beside the files that wait for the rest of a checkpoint."""
     beside = configured.current().spool if configured.is_there() else None
     with tempfile.TemporaryDirectory(dir=beside) as folder:
         yield Path(folder) / CONTENT
@@ -338,7 +339,7 @@ def _manager(section: Mapping[str, Any] | None, trial_id: int | None) -> Storage
         raise missing("the checkpoint storage of this experiment")
     manager = storage.build(dict(section))
     if not configured.is_there():
-        # Whoever has started this process reads with rights of their own.
+        # The user who started this process reads with their own rights.
         return manager
     own = configured.current().storage or None
     reason = permitted.refusal(section, own, "the artifact")
@@ -365,7 +366,7 @@ def _copy(checkpoint: Any, path: str, target: Path) -> None:
     if expected is not None and digest.value() != expected:
         target.unlink()
         raise errors.CheckpointCorrupted(
-            f"checkpoint {checkpoint.uuid}: {path} is not what was stored (its checksum differs)"
+            f"checkpoint {checkpoint.uuid}: {path} differs from the stored file (checksum mismatch)"
         )
 
 
@@ -376,7 +377,7 @@ def _explained() -> Iterator[None]:
     except errors.CheckpointNotFound as error:
         raise missing(str(error)) from error
     except errors.CheckpointCorrupted as error:
-        # No other answer later: clients ask again for minutes where the storage is to blame.
+        # A repeated request would get the same answer; for storage errors clients ask again for minutes.
         raise MlflowException(str(error), RESOURCE_DOES_NOT_EXIST) from error
     except errors.StorageError as error:
         raise MlflowException(str(error), TEMPORARILY_UNAVAILABLE) from error

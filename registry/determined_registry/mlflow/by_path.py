@@ -54,7 +54,7 @@ class ByPath:
 
 
 def is_private(path: Path) -> bool:
-    """Whether nobody but this process' account can exchange the file: then it may be opened by its path."""
+    """True if no other account can exchange the file: then it may be opened by its path."""
     try:
         found = [folder.lstat() for folder in (path, *path.parents)]
     except OSError:

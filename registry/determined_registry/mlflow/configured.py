@@ -1,4 +1,5 @@
-"""What the server's process was told when it was started; stores that MLflow makes elsewhere read it too."""
+"""The settings that the server's process was started with; stores that MLflow makes elsewhere read them
+too."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def put(given: Configuration) -> None:
 
 
 def is_there() -> bool:
-    """Whether this process is a server that the service has started."""
+    """True if this process is a server that the service has started."""
     return _current is not None
 
 

@@ -1,5 +1,5 @@
-"""What MLflow's entry points name. Their modules are imported when MLflow asks for a store, not before: while
-MLflow loads entry points, parts of it are half imported."""
+"""The targets of MLflow's entry points. Their modules are imported when MLflow asks for a store, not before:
+while MLflow loads entry points, parts of it are half imported."""
 
 from __future__ import annotations
 

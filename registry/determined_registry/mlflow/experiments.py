@@ -15,7 +15,7 @@ from determined_registry.mlflow.database import Reader
 from determined_registry.mlflow.service import invalid, missing
 
 DEFAULT = "0"
-"""What clients call the experiment of a script that names none."""
+"""The experiment id that clients send for a script that names none."""
 
 _DELETED = "(e.archived OR e.state IN ('DELETING', 'DELETE_FAILED'))"
 _NAME = "coalesce(x.name, e.name || ' #' || e.id)"
@@ -120,7 +120,7 @@ class Experiments:
 
 
 def check_id(experiment_id: str) -> None:
-    """Raises MlflowException (400) for what is no id, as MLflow's own server does."""
+    """Raise MlflowException (400) for an invalid id, as MLflow's own server does."""
     if not re.fullmatch(r"-?\d+", str(experiment_id), re.ASCII):
         raise invalid(
             f"Invalid experiment ID {str(experiment_id)[:80]!r}: an experiment's ID is a number"

@@ -9,7 +9,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput
 
 
 def datasets(kept: Sequence[dict[str, Any]] | None) -> list[DatasetInput]:
-    """The data sets among what was kept."""
+    """The data sets among the stored inputs."""
     return [
         DatasetInput(
             dataset=Dataset(**one["dataset"]),
@@ -21,14 +21,14 @@ def datasets(kept: Sequence[dict[str, Any]] | None) -> list[DatasetInput]:
 
 
 def models(kept: Sequence[dict[str, Any]] | None) -> list[LoggedModelInput]:
-    """The models among what was kept."""
+    """The models among the stored inputs."""
     return [LoggedModelInput(one["model_id"]) for one in kept or () if "model_id" in one]
 
 
 def to_keep(
     datasets: Sequence[DatasetInput] | None, models: Sequence[LoggedModelInput] | None
 ) -> list[dict[str, Any]]:
-    """What :func:`datasets` and :func:`models` read."""
+    """The form in which inputs are stored; :func:`datasets` and :func:`models` read it."""
     kept: list[dict[str, Any]] = [
         {
             "dataset": {

@@ -133,12 +133,12 @@ def _entity(row: Any, metrics: list[Metric]) -> LoggedModel:
             f"metadata.{key}": names.param_text(value) for key, value in row.user_metadata.items()
         }
         tags |= {"determined.checkpoint": str(row.uuid), MLFLOW_USER: row.username}
-    # The registry knows them, whatever a client has said when it registered one.
+    # The registry is the source of this fact, not the client that registered a version.
     tags.pop(MLFLOW_MODEL_VERSIONS, None)
     if row.versions:
         tags[MLFLOW_MODEL_VERSIONS] = json.dumps(row.versions)
-    # What a client has logged as a model has the metrics that runs say of it; a trial's checkpoint has what
-    # the trial has measured at its step, too.
+    # A model logged by a client has the metrics that runs report of it; a trial's checkpoint also has the
+    # trial's metrics at its step.
     measured = [
         Metric(
             names.shown_key(group, name, row.native),

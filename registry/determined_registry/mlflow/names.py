@@ -17,16 +17,16 @@ MODEL = "m-"
 """A checkpoint is the logged model ``m-<its uuid's 32 hexadecimal digits>``."""
 LABEL = "label."
 SAID = "mlflow"
-"""What MLflow's clients say of a logged model stands under this key of the checkpoint's metadata."""
+"""The key in a checkpoint's metadata for the data that MLflow's clients send about a logged model."""
 SAID_STEP = "step"
 """There: at which step the run has logged the model, if its client has said it."""
 SAID_ALONE = "alone"
 """There: whether the run was made for the model, and ends with it."""
 OWN_GROUP = "mlflow"
-"""The group of what a managed trial reports by MLflow's functions: its metrics keep their names."""
+"""The group of metrics that a managed trial reports by MLflow's functions; they keep their names."""
 
 SYSTEM = "system/"
-"""What MLflow's pages show apart from the metrics of training."""
+"""The prefix of metrics that MLflow's pages show apart from those of training."""
 SYSTEM_GROUPS = ("cpu", "memory", "disk", "network", "gpu")
 """The groups of the profiler, whose reports are objects: by agent, by disk or GPU, then numbers."""
 
@@ -81,8 +81,8 @@ def param_text(value: Any) -> str:
 
 
 def param_value(text: str) -> Any:
-    """The value whose :func:`param_text` is ``text``; the text itself if it is no number or truth value, or
-    another text would be made of it (``1e-4``)."""
+    """The value whose :func:`param_text` is ``text``. Returns the text itself if it is neither a number nor a
+    truth value, or if the value would be written differently (``1e-4``)."""
     known = {"True": True, "False": False}
     if text in known:
         return known[text]
@@ -116,7 +116,7 @@ def metric_value(value: Any) -> float | None:
 
 
 def shown_key(group: str, metric: str, native: bool) -> str:
-    """What MLflow calls the metric: its group stands before it, unless MLflow's functions reported it."""
+    """The metric's name in MLflow: its group stands before it, unless MLflow's functions reported it."""
     return metric if native or group == OWN_GROUP else f"{group}/{metric}"
 
 
@@ -130,7 +130,7 @@ def numbers_in(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 
 
 def system_key(group: str, path: tuple[str, ...]) -> str:
-    """What MLflow calls a number that the profiler reports: ``system/cpu/agent-1/cpu_util_simple``."""
+    """The name in MLflow of a number that the profiler reports: ``system/cpu/agent-1/cpu_util_simple``."""
     return f"{SYSTEM}{group}/{'/'.join(path)}"
 
 

@@ -218,7 +218,7 @@ class RegistryStore(AbsentFromRegistry):
         if copied is not None:
             return self._version_row(copied[1], copied[2]).checkpoint_uuid
         raise invalid(
-            f"source {source!r} is no checkpoint, and only checkpoints are registered here: log the model "
+            f"source {source!r} is not a checkpoint, and only checkpoints are registered here: log the model "
             f"with log_model, or give models:/m-<checkpoint>, or runs:/<trial>/checkpoints/<uuid>"
         )
 
@@ -242,7 +242,7 @@ class RegistryStore(AbsentFromRegistry):
     def get_latest_versions(
         self, name: str, stages: Sequence[str] | None = None
     ) -> list[ModelVersion]:
-        """The latest version; there are no stages, so of any other than "None" there is none."""
+        """The latest version. Stages do not exist here, so only "None" finds one."""
         if stages and not {one.lower() for one in stages} & {"none"}:
             self.get_registered_model(name)
             return []
@@ -321,7 +321,7 @@ class RegistryStore(AbsentFromRegistry):
             ask("DELETE", f"{_path(name)}/aliases/{quote(alias, safe='')}")
 
     def _await_model_version_creation(self, mv: Any, await_creation_for: Any) -> None:
-        """A version is complete when it is there."""
+        """Return at once: a version is complete as soon as it exists."""
 
 
 def _path(name: str, version: Any = None) -> str:
@@ -351,7 +351,7 @@ def _model(row: Any, latest: list[ModelVersion]) -> RegisteredModel:
 
 
 def _lineage(row: Any) -> dict[str, str]:
-    """Where the version comes from, as tags; of what an MLflow client logged, its run says all of it."""
+    """The version's origin as tags; empty for a model that an MLflow client logged, whose run has them."""
     if row.native:
         return {}
     found = {

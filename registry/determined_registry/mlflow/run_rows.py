@@ -21,7 +21,7 @@ _LABELS = f"""
     coalesce((SELECT jsonb_object_agg('{names.LABEL}' || label, 'true')
               FROM jsonb_array_elements_text(e.labels) AS label), '{{}}')"""
 
-# Of what an MLflow client started the tags are what it said; of our own trials more is known.
+# A run started by an MLflow client has that client's tags; our own trials have more.
 _TRIAL_TAGS = f"""
     CASE WHEN coalesce(m.native, false) THEN m.tags ELSE
         jsonb_build_object(
@@ -42,8 +42,8 @@ _SEARCH_TAGS = f"""
     || CASE WHEN e.notes = '' THEN '{{}}' ELSE jsonb_build_object('mlflow.note.content', e.notes) END
     || {_LABELS}"""
 
-# LEFT JOIN, though every owner and task is there: Postgres leaves such a join out where no column of it is
-# asked for.
+# LEFT JOIN, though every trial has an owner and a task: Postgres skips such a join if no column of it is
+# selected.
 TRIALS = f"""
     SELECT t.id AS trial_id, e.id AS experiment_id, t.id::text AS run_id,
            {_STATUS.format(state="t.state")} AS status, k.start_time, t.end_time,
@@ -183,7 +183,7 @@ class Query:
         if kind == "metric":
             bound = f"cast({self.bind(float(value))} AS float8)"
             compared = f"{expression} {sign} {bound}"
-            # Nothing but != holds for what is not a number.
+            # For NaN only != is true.
             self.wanted.append(
                 compared if sign == "<>" else f"({compared} AND {expression} <> 'NaN')"
             )
@@ -217,7 +217,8 @@ class Query:
         )
 
     def sort(self, kind: str, key: str, ascending: bool) -> None:
-        """After what was given before. Runs without a value come last, before them what is not a number."""
+        """Add a criterion after the previous ones. Runs without a value come last, before them those with
+        NaN."""
         direction = "ASC" if ascending else "DESC"
         if kind == "metric":
             value = self.metric(key)
@@ -233,7 +234,7 @@ class Query:
             )
             self.order.append((f"({value}) IS NULL", "ASC"))
             if kind != "attribute" or key not in ("start_time", "end_time"):
-                # As Python compares texts, whatever the database's collation.
+                # Compare texts as Python does, under any collation of the database.
                 value = f'({value}) COLLATE "C"'
         self.order.append((value, direction))
 

@@ -89,12 +89,12 @@ _SYSTEM = """
     SELECT s.group_name, s.metric, s.last FROM metric_summaries s
     WHERE s.trial_id = :trial AND s.group_name = :group AND jsonb_typeof(s.last) = 'object'"""
 _MANY = 4
-"""Of so many times as many points as are wanted those that are wanted are looked up one by one."""
+"""From this many times the requested number of points on, the requested points are looked up one by one."""
 
 
 @dataclass(frozen=True)
 class _Points:
-    """Where the points of a metric are; ``given`` is for the statements in :mod:`history`."""
+    """The place of a metric's points; ``given`` is for the statements in :mod:`history`."""
 
     given: dict[str, Any]
     groups: Sequence[Any]
@@ -255,7 +255,7 @@ class Runs:
         )
 
     def data_sets(self, experiment_ids: Sequence[str]) -> list[_DatasetSummary]:
-        """What the runs of the experiments have said they used, each once."""
+        """The data sets that runs of the experiments have used, each once."""
         ids = [one for text in experiment_ids if (one := names.number(text)) is not None]
         return [
             _DatasetSummary(str(one.experiment_id), one.name, one.digest, one.context)
@@ -263,7 +263,7 @@ class Runs:
         ]
 
     def trial(self, run_id: str) -> Any:
-        """What a change of the run needs to know of its trial; a search is none, and refused."""
+        """The facts about the run's trial that a change needs; a search is refused."""
         if names.search_of(run_id) is not None:
             self.get(run_id)
             raise invalid(
@@ -292,7 +292,7 @@ class Runs:
         return None
 
     def _system(self, run_id: str, key: str) -> dict[str, Any] | None:
-        """Where the profiler's number with the key is, for the statements in :mod:`history`."""
+        """The place of the profiler's number with this key, for the statements in :mod:`history`."""
         group = key.removeprefix(names.SYSTEM).partition("/")[0]
         if not key.startswith(names.SYSTEM) or group not in names.SYSTEM_GROUPS:
             return None
@@ -306,7 +306,7 @@ class Runs:
     def history(
         self, run_id: str, key: str, limit: int | None = None, page_token: str | None = None
     ) -> tuple[list[Metric], str | None]:
-        """What the run reported of the metric, by time; a page of it, and the next page's token."""
+        """The run's values of the metric, by time; one page, and the token of the next page."""
         offset = SearchUtils.parse_start_offset_from_page_token(page_token)
         more = None if limit is None else limit + 1
         points = self._points(run_id, key)
@@ -328,7 +328,7 @@ class Runs:
     def sample(
         self, run_id: str, key: str, most: int, steps: tuple[int, int] | None
     ) -> list[MetricWithRunId]:
-        """At most so many points of the metric, spread evenly over its steps or reports."""
+        """At most ``most`` points of the metric, spread evenly over its steps or reports."""
         first, last = steps or _ALL_STEPS
         bounds = {"most": most, "first": first, "last": last}
         rows: list[Any] = []
@@ -356,7 +356,8 @@ def _points_of(run_id: str, key: str, rows: Sequence[Any]) -> list[MetricWithRun
 
 
 def _latest(one: Any, native: bool) -> Iterator[tuple[str, float]]:
-    """What MLflow shows of a summary: a metric, or every number that the profiler reported."""
+    """Yield the values that MLflow shows of a summary: a metric, or every number that the profiler
+    reported."""
     value = names.metric_value(one.last)
     if value is not None:
         yield names.shown_key(one.group_name, one.metric, native), value

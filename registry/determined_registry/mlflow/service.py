@@ -40,7 +40,7 @@ body_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("body", de
 """The path of the file that is the request's body, and may be moved away; empty: the body is what it is."""
 
 takes_path: contextvars.ContextVar[bool] = contextvars.ContextVar("takes_path", default=False)
-"""Whether the path of a file is enough of an answer."""
+"""True if the path of a file is enough of an answer."""
 
 _CODES = {
     400: INVALID_PARAMETER_VALUE,
@@ -57,7 +57,8 @@ _CODES = {
 
 
 def refuse(sentence: str) -> NoReturn:
-    """Raises the refusal (403) of what has no meaning on our side; ``sentence`` says what to do instead."""
+    """Raise a refusal (403) for a call without meaning on this platform; ``sentence`` says what to do
+    instead."""
     raise MlflowException(sentence, PERMISSION_DENIED)
 
 

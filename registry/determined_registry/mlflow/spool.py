@@ -36,9 +36,9 @@ def is_hidden(name: str) -> bool:
 
 @contextlib.contextmanager
 def completing(checkpoint: UUID) -> Iterator[None]:
-    """Whoever completes the checkpoint, or adds a file to it, waits for the others: of two who complete it
-    the second would find no files, and one that came in between would be lost. Their folder is the lock, as
-    other processes of the service have servers like this one."""
+    """Take the lock of a checkpoint that is completed or gets another file. Without it the second of two
+    completions would find no files, and a file that came in between would be lost. The checkpoint's folder is
+    the lock, because other processes of the service have servers like this one."""
     folder = folder_of(checkpoint)
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def completing(checkpoint: UUID) -> Iterator[None]:
 
 
 def _is_there(descriptor: int, folder: Path) -> bool:
-    """Whether it is still this folder; who held the lock before may have removed it."""
+    """True if the path still leads to this folder; an earlier holder of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(descriptor), folder.stat())
     except FileNotFoundError:

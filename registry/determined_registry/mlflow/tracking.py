@@ -363,7 +363,7 @@ class TrackingStore(Absent):
         start_step: int | None,
         end_step: int | None,
     ) -> list[Any]:
-        """Of each run so many points, spread evenly over the steps."""
+        """At most ``max_results`` points of each run, spread evenly over the steps."""
         if (start_step is None) != (end_step is None):
             raise invalid("Both start_step and end_step must be specified, or neither of them.")
         steps = None if start_step is None or end_step is None else (start_step, end_step)

@@ -26,7 +26,7 @@ def set_alias(
     is archived.
     """
     name = checks.check_alias(alias)
-    # Two who promote at once come one after the other, and each sees what the one before has done.
+    # Of two concurrent promotions the second waits, and sees the first one's result.
     row = find_to_change(conn, model)
     exists = conn.execute(
         sa.select(model_versions.c.id).where(

@@ -106,7 +106,7 @@ def _taken(name: str) -> Conflict:
 
 
 def _checked(**given: Any) -> dict[Any, Any]:
-    """Columns and values of what is not None."""
+    """The columns and values of the arguments that are not None."""
     check: dict[str, Any] = {
         "name": checks.check_name,
         "description": lambda text: checks.check_text(text, "description"),
@@ -131,8 +131,8 @@ def change_model(
     metadata: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
 ) -> int:
-    """Sets what is not None; the model's id. Raises NotFound, Invalid; Conflict when it is archived or the
-    name is another model's."""
+    """Change the fields that are not None; returns the model's id. Raises NotFound, Invalid; Conflict when
+    the model is archived or another model has the name."""
     row = find_to_change(conn, model)
     values = _checked(
         name=name, description=description, notes=notes, metadata=metadata, labels=labels

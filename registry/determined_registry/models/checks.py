@@ -30,7 +30,7 @@ def check_text(text: Any, path: str, most: int = limits.TEXT_CHARS) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Invalid(f"{path}: holds half of a surrogate pair, which is no character") from None
+        raise Invalid(f"{path}: holds half of a surrogate pair, which is not a character") from None
     return text
 
 

@@ -1,4 +1,5 @@
-"""Why the registry refuses. The message is a sentence for whoever asked; whoever calls adds nothing to it."""
+"""The refusals of the registry. The message is a complete sentence for the user; callers add nothing to
+it."""
 
 from __future__ import annotations
 
@@ -16,4 +17,4 @@ class Conflict(RegistryError):
 
 
 class Invalid(RegistryError):
-    """A value cannot be what it is."""
+    """A value is invalid."""

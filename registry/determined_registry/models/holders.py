@@ -1,4 +1,4 @@
-"""Which checkpoints are registered: neither a policy nor a person deletes them."""
+"""The registered checkpoints: neither a policy nor a person deletes them."""
 
 from __future__ import annotations
 

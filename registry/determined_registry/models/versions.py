@@ -155,8 +155,8 @@ def change_version(
     metadata: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
 ) -> sa.Row[Any]:
-    """Sets what is not None; the version's row as it was. Raises NotFound, Invalid; Conflict when the model
-    is archived."""
+    """Change the fields that are not None; returns the version's former row. Raises NotFound, Invalid;
+    Conflict when the model is archived."""
     row = find_to_change(conn, model)
     before = version_of(conn, row, version)
     values = _checked(name=name, comment=comment, notes=notes, metadata=metadata, labels=labels)

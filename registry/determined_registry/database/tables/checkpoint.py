@@ -1,4 +1,4 @@
-"""Checkpoints, where they are stored, and what is deleted there."""
+"""Checkpoints, their storage, and their deletions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ deletions = sa.Table(
         nullable=False,
         unique=True,
     ),
-    # "policy": what the experiment's policy does not keep, and what killed processes left;
-    # "checkpoints": what a user named; "tensorboard": an experiment's TensorBoard files;
-    # "experiment": everything, and then its rows.
+    # "policy": checkpoints that the experiment's policy drops, and leftovers of killed processes;
+    # "checkpoints": those named by a user; "tensorboard": an experiment's TensorBoard files; "experiment":
+    # everything, and then its rows.
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE")),
     # Of kind "checkpoints": only the files that match. NULL: the whole checkpoints.

@@ -89,7 +89,7 @@ searches = sa.Table(
         primary_key=True,
     ),
     sa.Column("snapshot", JSONB),
-    # Id of the last event the snapshot knows of; -1: there is no snapshot (yet).
+    # Id of the last event in the snapshot; -1: no snapshot yet.
     sa.Column("snapshot_event_id", sa.BigInteger, nullable=False, server_default="-1"),
     # Of the operations committed after that event: a driver that replays them compares.
     sa.Column("operations_digest", sa.Text),
@@ -180,7 +180,7 @@ sa.Index(
     trials.c.id,
     postgresql_where=trials.c.searcher_metric_value.is_not(None),
 )
-# Those that have not ended: what waits, what the reconciler looks through again and again.
+# Open trials: the waiting ones, which the reconciler reads again and again.
 sa.Index(
     "ix_trials_open",
     trials.c.experiment_id,

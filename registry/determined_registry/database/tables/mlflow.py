@@ -1,4 +1,4 @@
-"""What MLflow's clients say and what has no column elsewhere."""
+"""The data of MLflow's clients that has no column elsewhere."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from determined_registry.database.tables.base import TS, json, metadata
 
-# What MLflow's clients say of experiments and runs and what has no column elsewhere
-# (determined_registry.mlflow); all else that MLflow shows is read from the tables above.
+# Data of MLflow's clients about experiments and runs (determined_registry.mlflow). Everything else that
+# MLflow shows is read from the tables above.
 mlflow_experiments = sa.Table(
     "mlflow_experiments",
     metadata,
@@ -27,8 +27,8 @@ mlflow_runs = sa.Table(
     "mlflow_runs",
     metadata,
     sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True),
-    # An MLflow client started the trial, so that nothing but MLflow's own client gives signs of its life, and
-    # its metrics are called what the client called them, without their group.
+    # An MLflow client started the trial: only that client gives signs of life, and metrics have the client's
+    # names, without their group.
     sa.Column("native", sa.Boolean, nullable=False, server_default=sa.false()),
     # NULL: a name is made from the trial's number.
     sa.Column("name", sa.Text),
@@ -43,7 +43,7 @@ mlflow_runs = sa.Table(
     sa.Column("deleted_at", TS),
 )
 
-# What runs say of logged models: a point is there once, as MLflow's store keeps it.
+# Metrics that runs report of logged models: each point is stored once, as in MLflow's store.
 mlflow_model_metrics = sa.Table(
     "mlflow_model_metrics",
     metadata,

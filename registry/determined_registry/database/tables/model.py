@@ -12,7 +12,7 @@ models = sa.Table(
     "models",
     metadata,
     sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
-    # Unique whatever its case (see the index), without "/", and never a number alone.
+    # Unique in any case (see the index), without "/", and never a number alone.
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("description", sa.Text, nullable=False, server_default=""),
     sa.Column("notes", sa.Text, nullable=False, server_default=""),
@@ -45,12 +45,12 @@ model_versions = sa.Table(
     sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
     sa.Column("model_id", sa.ForeignKey("models.id", ondelete="CASCADE"), nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
-    # It was COMPLETED when it was registered, and cannot go while this row is there: whoever registers locks
-    # the checkpoint FOR SHARE, whoever deletes locks it FOR NO KEY UPDATE and then looks here.
+    # It was COMPLETED when it was registered, and cannot be deleted while this row exists: registering locks
+    # the checkpoint FOR SHARE, deleting locks it FOR NO KEY UPDATE and then looks here.
     sa.Column("checkpoint_uuid", sa.ForeignKey("checkpoints.uuid"), nullable=False, index=True),
     # A second name for the version; need not be unique.
     sa.Column("name", sa.Text, nullable=False, server_default=""),
-    # In a line what is new in it (MLflow's description of a version).
+    # One line about the changes of this version (MLflow's description of a version).
     sa.Column("comment", sa.Text, nullable=False, server_default=""),
     sa.Column("notes", sa.Text, nullable=False, server_default=""),
     sa.Column("metadata", JSONB, key="user_metadata", nullable=False, server_default=json("{}")),

@@ -26,8 +26,8 @@ users = sa.Table(
     sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
     sa.Column("username", sa.Text, nullable=False, unique=True),
     sa.Column("display_name", sa.Text),
-    # A slow hash of what the client sends; the client already hashes (docs/inside/security.md). NULL: no
-    # login.
+    # A slow hash of the client's password, which the client has already hashed (docs/inside/security.md).
+    # NULL: no login.
     sa.Column("password_hash", sa.Text),
     sa.Column("admin", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("active", sa.Boolean, nullable=False, server_default=sa.true()),
@@ -62,7 +62,7 @@ pools = sa.Table(
     sa.Column("prefect_poll_seq", sa.BigInteger, nullable=False, server_default="0"),
     # It is in the cluster configuration no more; agents and ended experiments still name it.
     sa.Column("removed", sa.Boolean, nullable=False, server_default=sa.false()),
-    # Its work pool in Prefect was paused because it was removed, not because somebody wanted a pause.
+    # Its work pool in Prefect was paused because the pool was removed, not by a person.
     sa.Column("prefect_paused", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 

@@ -1,4 +1,4 @@
-"""What trials report."""
+"""The reports of trials."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ metrics = sa.Table(
     sa.Index("ix_metrics_trial", "trial_id", "group_name", "steps_completed"),
 )
 
-# What is known of one metric of a trial without reading its reports. A table of its own, not a
-# column of trials: each report adds to it, and must not wait for (or hold up) a state change.
+# Summary of one metric of a trial, so that its reports need not be read. A separate table, not a column of
+# trials: each report updates it, and must not wait for (or hold up) a state change.
 metric_summaries = sa.Table(
     "metric_summaries",
     metadata,
@@ -33,7 +33,7 @@ metric_summaries = sa.Table(
     sa.Column("metric", sa.Text, primary_key=True),
     # number | boolean | string | date | object | array | null; "string" when types are mixed.
     sa.Column("type", sa.Text, nullable=False),
-    # Reports that hold the metric, whatever its value.
+    # Reports that hold the metric, with any value.
     sa.Column("count", sa.BigInteger, nullable=False),
     # Over the finite numbers among them; NULL: none yet.
     sa.Column("finite_count", sa.BigInteger, nullable=False),

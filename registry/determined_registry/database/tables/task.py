@@ -7,8 +7,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from determined_registry.database.tables.base import TS, Uuid, json, metadata, now
 
-# Everything that is run for somebody: what processes, slots, tokens and logs belong to. Of which kind it is
-# decides what is started and what its end means (service, lifecycle.kinds).
+# A task is anything run for a user: processes, slots, tokens and logs belong to it. Its kind decides how it
+# starts and what its end means (service, lifecycle.kinds).
 tasks = sa.Table(
     "tasks",
     metadata,
@@ -16,7 +16,7 @@ tasks = sa.Table(
     # is "checkpoint-gc.<deletion>".
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),
-    # For whom it acts: its processes' tokens are this user's.
+    # The user it acts for: its processes' tokens are this user's.
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
     sa.Column("flow_run_id", Uuid),
     sa.Column("start_time", TS, nullable=False, server_default=now()),
@@ -26,15 +26,15 @@ tasks = sa.Table(
         # Not in CREATE TABLE: the two tables refer to each other.
         sa.ForeignKey("trials.id", ondelete="CASCADE", use_alter=True),
     ),
-    # The rest is NULL for the task that a trial has: `trials` and `experiments` say it. A former one keeps
-    # what they said at its end, and `config` where the experiment's was changed since.
+    # The rest is NULL for a trial's current task: `trials` and `experiments` hold it. A former task keeps
+    # their values at its end, and `config` if the experiment's was changed later.
     sa.Column("name", sa.Text),
     sa.Column("project_id", sa.Integer),
     sa.Column("config", JSONB(none_as_null=True)),
     sa.Column("state", sa.Text),
     sa.Column("reason", sa.Text),
     sa.Column("end_time", TS),
-    # Of commands and other tasks that somebody launches; NULL for the rest. The id in the job queue.
+    # The id in the job queue, for commands and other tasks that a user launches; NULL for the rest.
     sa.Column("job_id", Uuid),
     # The files that were sent with it.
     sa.Column("model_def_hash", sa.ForeignKey("model_definitions.hash")),
@@ -42,7 +42,7 @@ tasks = sa.Table(
     sa.Column("submitted_by", sa.Text),
     # What its kind remembers beside the configuration. Never shown as it is: it may hold keys.
     sa.Column("data", JSONB(none_as_null=True)),
-    # Of generic tasks: the task under which it stands, the one that it was forked from.
+    # Of generic tasks: the parent task, and the task it was forked from.
     sa.Column("parent_id", sa.ForeignKey("tasks.id", ondelete="SET NULL")),
     sa.Column("forked_from", sa.Text),
     # It ends when nobody has used it for so long. NULL: never. And since when nobody uses it.
@@ -60,7 +60,7 @@ sa.Index(
     unique=True,
     postgresql_where=tasks.c.idempotency_key.isnot(None),
 )
-# Of the kinds whose state is here, what has not ended; then everything, the latest first.
+# Open tasks of the kinds whose state is in this table; then all tasks, the latest first.
 sa.Index(
     "ix_tasks_open",
     tasks.c.kind,
@@ -101,7 +101,7 @@ allocations = sa.Table(
     # Of a gang: its first node's.
     sa.Column("agent_id", sa.Text),
     sa.Column("slot_ids", JSONB, nullable=False, server_default=json("[]")),
-    # On so many agents. More than 1: a gang, which has that many rows of allocation_resources.
+    # Number of agents. More than 1: a gang, which has that many rows of allocation_resources.
     sa.Column("nodes", sa.Integer, nullable=False, server_default="1"),
     sa.Column("token_hash", sa.Text, unique=True),
     # Kept so that a launch repeated to a restarted agent carries the same token; cleared at end.
@@ -110,7 +110,7 @@ allocations = sa.Table(
     sa.Column("assigned_at", TS),
     sa.Column("started_at", TS),
     sa.Column("ended_at", TS),
-    # Its place in line, when it goes on with what a scheduler stopped. NULL: that of `requested_at`.
+    # Its place in line when it continues work that a scheduler stopped. NULL: the place by `requested_at`.
     sa.Column("in_line_since", TS),
     sa.Column("preempt_requested_at", TS),
     # The allocation for which a scheduler stopped it; itself: it was above max_slots, or its pool changed.
