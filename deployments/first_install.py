@@ -1,4 +1,4 @@
-"""What `make` runs before there is an environment; each mistake is said in one line.
+"""The first step of `make`, before an environment exists; each mistake is reported in one line.
 
     python3 first_install.py python        refuses a Python that is too old, before anything is downloaded
     python3 first_install.py pip PIP ...   runs pip, and says so if no package index can be reached
@@ -36,7 +36,7 @@ def check_python():
 
 
 def _runs(name):
-    """Whether it is a program that runs: pyenv has one of each name, which may only complain."""
+    """True if the program runs: pyenv has a stub for each name, which may only complain."""
     try:
         return subprocess.call([name, "-c", ""], stderr=subprocess.PIPE) == 0
     except OSError:

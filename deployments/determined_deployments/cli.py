@@ -203,7 +203,7 @@ def uninstall(
     with _failures_in_words():
         removal = removing.plan(data_dir, keep_checkpoints=keep_checkpoints)
         if removal.is_empty:
-            talk.print(f"there is no cluster in {removal.root}", highlight=False, soft_wrap=True)
+            talk.print(f"no cluster found in {removal.root}", highlight=False, soft_wrap=True)
         else:
             _say_removal(removal)
             if not yes:
@@ -297,7 +297,7 @@ def _say_how_to_log_in(data_dir: Path | None) -> None:
     talk.print(
         "Prefect's page asks for one line, user:password; copy it from the field prefect_auth of\n"
         f"{Layout.of(data_dir).state} (det logs in by itself; the passwords of its users are in the same "
-        'file). For flows of your own: eval "$(det prefect env)"',
+        'file). For your own flows: eval "$(det prefect env)"',
         markup=False,
         highlight=False,
         soft_wrap=True,

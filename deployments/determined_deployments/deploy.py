@@ -29,7 +29,7 @@ TRY_AGAIN = 1
 MISTAKES = 2
 
 REFUSALS = {400, 404, 409, 422}
-"""What Prefect's server answers to an entry that is wrong. Any other failure is worth another try."""
+"""Statuses with which Prefect's server refuses an invalid entry. Any other failure is worth another try."""
 
 
 def default_prefect_yaml() -> Path:
@@ -40,7 +40,7 @@ def default_prefect_yaml() -> Path:
 
 
 async def is_registered(client: PrefectClient, prefect_yaml_path: Path | None = None) -> bool:
-    """Whether every entry of the file is plain and registered as it stands there: two questions.
+    """True if every entry of the file is plain and registered in its present form; asks two questions.
 
     False does not mean that it is not: :func:`register` finds out. Raises httpx.HTTPError.
     """
@@ -105,7 +105,7 @@ async def register(
 
 
 def _prefect_is_away(error: BaseException | None) -> Exception | None:
-    """The reason why Prefect's server did not answer, if that is what the error says."""
+    """The error that shows that Prefect's server did not answer; None if ``error`` has another cause."""
     import httpx
 
     while error is not None:

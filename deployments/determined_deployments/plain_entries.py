@@ -67,7 +67,7 @@ def _is_plain(entry: Any) -> bool:
 
 
 def _installed() -> list[Any]:
-    """What the flows' names, descriptions, versions and parameters depend on."""
+    """The versions on which the flows' names, descriptions, versions and parameters depend."""
     source = hashlib.sha256()
     spec = importlib.util.find_spec(FLOWS)
     for folder in (spec and spec.submodule_search_locations) or ():

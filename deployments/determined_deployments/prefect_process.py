@@ -39,7 +39,7 @@ def main(host: str, port: int) -> None:
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            # What is there now stays: later collections need not visit it.
+            # Existing objects stay: later collections need not visit them.
             gc.freeze()
             gc.set_threshold(*usual)
             os.nice(NICENESS)

@@ -55,7 +55,7 @@ def where(path: Path, number: int, config: object) -> str:
 
 
 def read(path: Path) -> tuple[list[Entry], list[str]]:
-    """The valid entries of the file, and what is wrong with the others.
+    """The valid entries of the file, and the problems of the others.
 
     Raises PrefectYamlError when the file as a whole cannot be used.
     """
@@ -157,5 +157,5 @@ def lines_of(error: ValidationError) -> list[str]:
 
 
 def _is_form(part: str) -> bool:
-    """Whether this part of an error's place names a model, a type or a function, not a key of the file."""
+    """True if this part of an error's place names a model, a type or a function, not a key of the file."""
     return part in ("int", "str") or "[" in part or part != part.lower()

@@ -76,7 +76,7 @@ async def reconcile(
     items: Iterable[Mapping[str, Any]],
     before: Mapping[str, str] | None,
 ) -> dict[str, str]:
-    """Brings the deployment's schedules to what the file says now.
+    """Bring the deployment's schedules to the state of the file.
 
     ``before``: the answer of the last registration, None when there was none. Returns the schedules' ids
     by their items' names. A schedule that the file had before is deleted when the file has it no more.

@@ -80,7 +80,7 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Seen:
-    """What Prefect had when the registration began, read with two questions.
+    """Prefect's state when the registration began, read with two questions.
 
     ``records``: by their variables' names; ``deployments``: the names of ids.
     """
@@ -169,7 +169,7 @@ async def register_entry(
 
 
 async def _create_plain(client: PrefectClient, entry: Entry, flow: Any) -> UUID:
-    """What `prefect deploy` would make of a plain entry that is new.
+    """Create a new plain entry as `prefect deploy` would.
 
     The version is the flow's own: Prefect's command would ask git for the commit where there is a remote.
     """
@@ -217,13 +217,13 @@ async def _resolved(entry: Entry) -> dict[str, Any]:
 
 
 def _place(entry: Entry) -> str | None:
-    """The directory that Prefect notes for runs, when the file gives no steps of its own."""
+    """The directory that Prefect notes for runs, if the file gives no pull steps."""
     pull = entry.config["pull"] if "pull" in entry.config else entry.actions["pull"]
     return str(Path.cwd()) if pull is None or pull == {} else None
 
 
 def _interface(flow: Any) -> list[Any]:
-    """What a deployment takes over from its flow."""
+    """The parts of a flow that its deployment takes over."""
     from prefect.utilities.callables import parameter_schema
 
     return [flow.description, flow.version, parameter_schema(flow).model_dump()]
@@ -250,7 +250,7 @@ async def _deploy(client: PrefectClient, config: Mapping[str, Any], entry: Entry
 async def _update(
     client: PrefectClient, entry: Entry, existing: DeploymentResponse, record: Record | None
 ) -> None:
-    """Updates all but the schedules."""
+    """Update everything except the schedules."""
     config = deepcopy(entry.config)
     # The schedules are brought together afterwards; without any here, Prefect leaves them.
     config.pop("schedule", None)
@@ -308,7 +308,7 @@ async def _of_triggers(
 async def _switched_off(
     client: PrefectClient, existing: DeploymentResponse, entry: Entry, record: Record | None
 ) -> set[str]:
-    """The automations that somebody switched off, unless the file says something new about triggers."""
+    """The automations that were switched off in Prefect, unless the file changes its triggers."""
     if record is not None and record.triggers != digest(entry.config.get("triggers")):
         return set()
     automations = await _of_triggers(client, existing, entry)

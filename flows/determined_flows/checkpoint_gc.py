@@ -126,7 +126,7 @@ class Deletion:
             self._fail(str(error), error)
 
     def _has_ended(self) -> bool:
-        """Whether the experiment has ended; somebody may have continued it meanwhile."""
+        """True if the experiment has ended; a user may have continued it meanwhile."""
         return self._work().experiment_has_ended
 
     def _known(self, uuids: Collection[str]) -> Collection[str]:

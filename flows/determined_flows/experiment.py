@@ -112,7 +112,7 @@ def _warn_of_secrets(text: str) -> None:
     try:
         found = expconf.secret_values(expconf.load_yaml(text).data)
     except (expconf.ConfigError, AttributeError):
-        return  # the service says what is wrong with it
+        return  # the service reports the mistake
     if found:
         get_run_logger().warning(
             "the configuration holds secrets (%d), and Prefect keeps and shows the parameters of its runs: "
@@ -200,7 +200,7 @@ class SearchDriver:
             answer = await self._events(search.last_event_id, state, DRIVER_POLL_S)
             state, reason, events = answer.state, answer.reason, answer.events
             operations = search.handle(events)
-            # A commit that nobody waits for and that changes nothing but the progress can wait.
+            # A commit that changes only the progress, and for which no trial waits, can be delayed.
             waited_for = any(item.event["type"] == ValidationCompleted.type for item in events)
             now = time.monotonic()
             if operations or waited_for or (events and now - committed_at >= QUIET_SECONDS):
@@ -212,7 +212,7 @@ class SearchDriver:
         return state, reason
 
     async def _restore(self, attached: Attached) -> RecordedSearch:
-        """The search after the last committed event; at its beginning if there was no commit."""
+        """The search after the last committed event; without a commit, the search at its beginning."""
         search = RecordedSearch(
             attached.experiment.config, attached.snapshot, attached.snapshot_event_id
         )
@@ -221,7 +221,7 @@ class SearchDriver:
             search.begin()
         while search.last_event_id < committed:
             answer = await self._events(search.last_event_id, None, 0.0)
-            # Later events have not been answered yet: theirs are no operations to drop.
+            # Events after the commit are still unanswered, so their operations must not be dropped.
             known = [item for item in answer.events if item.id <= committed]
             if not known:
                 raise SearcherError(

@@ -60,7 +60,7 @@ class RecordedSearch:
         return self._note(self._searcher.initial_operations())
 
     def handle(self, items: Iterable[EventItem]) -> list[Operation]:
-        """What follows from the events ``items``.
+        """Pass the events ``items`` to the searcher and return its operations.
 
         Raises SearcherError when the search cannot go on.
         """

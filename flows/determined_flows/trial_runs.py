@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 # About a minute of a server that answers with errors (Prefect's client sits out some by itself).
 TRIES = 8
 RETRY_SECONDS = (0.5, 15.0)
-# About half a minute until the deployment is there.
+# The deployment may appear about half a minute later.
 DEPLOYED_TRIES = 12
 DEPLOYED_SECONDS = (0.1, 5.0)
 # More at a time would only wait for the server longer, each.

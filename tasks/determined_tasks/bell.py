@@ -31,7 +31,7 @@ def ring(root: Path) -> bool:
 
 
 def listen(root: Path, rung: Callable[[], None]) -> None:
-    """Calls ``rung`` in a thread of its own, each time; until this process ends."""
+    """Call ``rung`` in a new thread each time the bell rings, until this process ends."""
     path = root / BELL
     with contextlib.suppress(FileExistsError):
         os.mkfifo(path, 0o600)

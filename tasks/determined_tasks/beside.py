@@ -23,9 +23,8 @@ from determined_tasks.limits import Limits
 
 @dataclass(frozen=True)
 class Entry:
-    """Where, as whom and under which limits: the leg's own. ``env``: the task's environment. ``mounted``: the
-    process whose mounts the program is to see, if the leg has any.
-    """
+    """The leg's surroundings, for a program beside it. ``env``: the task's environment. ``mounted``: the
+    process whose mounts the program sees, if the leg has any."""
 
     env: Mapping[str, str]
     work_dir: Path

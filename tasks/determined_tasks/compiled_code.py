@@ -1,4 +1,4 @@
-"""What compilers keep between the legs of one user's same code on this machine: kernels and extensions.
+"""Compilers' output (kernels and extensions), kept between the legs of one user's same code on this machine.
 
 ``<work_dir>/compiled/<key>.<cluster id>/``
     ``lock``  held while it is used (:mod:`determined_tasks.shared_dir`); its time is that of the last use
@@ -58,7 +58,8 @@ def used(
     most: int,
     image: str | None = None,
 ) -> Iterator[Path | None]:
-    """The directory for what the leg compiles, the account's; None: nothing is kept for legs like this one.
+    """The directory for code that the leg compiles, owned by its account; None: nothing is kept for legs like
+    this one.
 
     ``most``: the bytes of all directories together; 0: nothing is kept. The lock ends with this process.
     Raises OSError, and ValueError for a cluster's id that is a path.
@@ -93,7 +94,7 @@ def _key(spec: LegSpec, account: Identity | None, image: str | None) -> str:
 
 
 def _torch() -> int | None:
-    """Which of the agent's torches: another one cannot load the extensions that one has built."""
+    """The version of the agent's torch: extensions built with another torch cannot be loaded."""
     for site in packages.parent_sites():
         with contextlib.suppress(OSError):
             return Path(site, "torch/version.py").stat().st_mtime_ns
@@ -104,7 +105,7 @@ def _made(root: Path, account: Identity | None) -> Path:
     code = root / CODE
     with _making(root):
         if not code.exists():
-            # A new name: what one who was killed here had handed over must not be handed over again.
+            # A new name: a directory handed over by a killed process must not be handed over again.
             aside = root / shared_dir.new_gone()
             aside.mkdir(mode=0o700)
             # The driver makes no folder for its own.
@@ -155,7 +156,7 @@ def _tidy(root: Path, most: int) -> None:
         elif _is_time(root.parent / MEASURED):
             drop_unused(root.parent, root.name.rpartition(".")[2], most)
     except (OSError, RecursionError) as error:
-        logger.warning("cannot remove what was compiled and is not used any more: %s", error)
+        logger.warning("cannot remove unused compiled code: %s", error)
 
 
 def _is_empty(code: Path) -> bool:
@@ -173,8 +174,8 @@ def _is_time(marker: Path) -> bool:
 
 
 def drop_unused(home: Path, cluster_id: str, most: int) -> None:
-    """Removes what no leg uses, the longest unused first, until all together have ``most`` bytes; and what is
-    another cluster's, or half removed."""
+    """Remove directories that no leg uses, the longest unused first, until all together have ``most`` bytes;
+    also those of other clusters, and half removed ones."""
     sizes: dict[Path, int] = {}
     for path in shared_dir.children(home):
         if path.name.startswith(shared_dir.GONE):

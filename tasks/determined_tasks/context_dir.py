@@ -55,7 +55,7 @@ class ContextDir:
 
     @property
     def packages(self) -> Packages:
-        """Where what its code installs goes."""
+        """The packages that the leg's code installs."""
         return self.shared or Packages(self.root / "packages")
 
     @property
@@ -72,7 +72,7 @@ def allocation_dir(work_dir: Path, allocation_id: str) -> Path:
 
 def remove(root: Path) -> None:
     """Deletes an allocation's directory; files that the user made undeletable stay."""
-    # The record last: until then whoever finds it ends what is left of the leg.
+    # The record goes last: a successor that finds it first ends the remains of the leg.
     for name in (WORKDIR, RUN_DIR):
         shutil.rmtree(root / name, ignore_errors=True)
     shutil.rmtree(root, ignore_errors=True)
@@ -156,7 +156,8 @@ def hand_over(context: ContextDir, work_dir: Path, account: Identity) -> None:
     else:
         passed += [work_dir / experiment_dir.EXPERIMENTS, context.shared.root.parent]
     for folder in owned:
-        # First: what is the account's it may exchange for a link, where it may write beside it, as in /tmp.
+        # The folder is closed first: where the account may write beside its files, as in /tmp, it could
+        # exchange them for links.
         folder.chmod(0o700)
         identity.give(account, folder)
     identity.let_pass(passed)

@@ -86,7 +86,7 @@ class Doors:
             logger.info("the door is not open yet: %s", error)
 
     def open(self, secret_hash: str, gate_key: str = "") -> DoorState:
-        """Where it is open for whoever knows the secret, or with a problem."""
+        """Open the door for clients that know the secret. Returns its address, or a problem."""
         with self._lock:
             if self._listener is not None and self._state.secret_hash == secret_hash:
                 self._used = time.monotonic()

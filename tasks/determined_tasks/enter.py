@@ -55,7 +55,7 @@ def main(descriptor: int) -> None:
     limits.restrict(Limits.from_json(given["limits"]), ids[0] if ids else os.getuid())
     if given["beside"] is not None:
         mounts.join(given["beside"])
-    # From here on paths mean what the task's user wants: nothing is imported.
+    # From here on the task's user controls what paths mean: nothing is imported.
     if ids:
         uid, gid, groups = ids
         os.setgroups(groups)

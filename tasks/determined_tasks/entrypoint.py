@@ -54,7 +54,7 @@ class EntrypointError(Exception):
 
 @dataclass(frozen=True)
 class Start:
-    """How a process is started.
+    """The way to start a process.
 
     ``form``: ``script`` and ``module`` run in this interpreter (``argv[0]`` is the script or the
     module's name), ``program`` is executed. ``first_word`` is set when the shell was given a plain
@@ -128,8 +128,8 @@ def plan(
         if source is None:
             return python
         note = (
-            f"{source} names pip install, so the program starts in a new interpreter: what is installed"
-            " is not hidden by a version that has been imported before"
+            f"{source} names pip install, so the program starts in a new interpreter: there an"
+            " installed package is not hidden by a version that was imported before"
         )
         return Start("program", words, note=note)
     if hooks:
@@ -193,13 +193,13 @@ def hooked(entrypoint: str | list[str], words: list[str] | None, hooks: Sequence
     """
     command = shlex.join(words) if words else str(entrypoint)
     lines = [f'set -e\n. {one.source}\nset +e\ntouch "$DET_RUN_DIR/{one.done}"' for one in hooks]
-    # Text that is more than one program goes through a shell of its own.
+    # Text with more than one program is run by a separate shell.
     run = f"exec {command}" if _is_one(words) else f"exec sh -c {shlex.quote(command)}"
     return "\n".join([*lines, run])
 
 
 def _is_one(words: list[str] | None) -> bool:
-    """Whether the words are the call of one program."""
+    """True if the words are the call of one program."""
     return words is not None and words[0] not in SHELL_BUILTINS
 
 
@@ -265,7 +265,7 @@ def _check_python_target(
 
 
 def _shadowed(start: Start, workdir: Path, locate: Callable[[str], Path]) -> bool:
-    """Whether the user's files would hide a module that is already imported here.
+    """True if the user's files would hide a module that is already imported here.
 
     Also true for a script that is a directory or an archive: those have import rules of their own.
     """

@@ -1,4 +1,4 @@
-"""How a leg ended, in the words a user reads."""
+"""Describes the end of a leg, for users."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def infrastructure(reason: str) -> LegResult:
 
 @dataclass(frozen=True)
 class OomKills:
-    """How many processes the kernel has killed because memory ran out; None: not known.
+    """The number of processes that the kernel has killed because memory ran out; None: not known.
 
     ``machine``: since it started, whatever it was that ran out; ``container``: those of this process's
     control group, whose own limit was reached.
@@ -85,7 +85,7 @@ def oom_kills() -> OomKills:
 
 
 def _memory_groups() -> Iterator[Path]:
-    """Where the kernel may count for this process's control group: version 2, then 1."""
+    """The files in which the kernel may count for this process's control group: version 2, then 1."""
     root = Path("/sys/fs/cgroup")
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

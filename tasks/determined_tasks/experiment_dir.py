@@ -74,7 +74,7 @@ def known(work_dir: Path, cluster_id: str) -> list[int]:
 
 
 def size(work_dir: Path, experiment_id: int, cluster_id: str) -> int:
-    """The bytes on the disk of what is in the experiment's directory; what goes meanwhile is left out.
+    """The bytes on the disk of the experiment's directory; files that vanish meanwhile do not count.
 
     By descriptors: its owner exchanges directories for links as it likes, and none is followed.
     """
@@ -96,7 +96,7 @@ def remove(work_dir: Path, experiment_id: int, cluster_id: str) -> bool:
 
 
 def remove_leftovers(work_dir: Path, cluster_id: str) -> None:
-    """Removes what is of another cluster, and what a removal that was cut short has left."""
+    """Remove directories of other clusters, and the remains of interrupted removals."""
     for path in shared_dir.children(work_dir / EXPERIMENTS):
         if path.name.startswith(shared_dir.GONE):
             shutil.rmtree(path, ignore_errors=True)

@@ -32,7 +32,7 @@ MOST_FILES = 16_384
 
 
 class Gates:
-    """Serves in a thread of its own until :meth:`end`, or this process' end.
+    """Serves gates in a thread until :meth:`end`, or until this process ends.
 
     ``ports``: what the service is told; the numbers are the gates', at ``address``. ``inside``: where the
     task's servers listen.
@@ -158,7 +158,7 @@ class _Gate:
 
 
 class _Stranger(_End):
-    """Whoever has connected; the proxy, once it has shown that it is."""
+    """A client that has connected; it may be the proxy, and has to prove that."""
 
     def __init__(self, of: _Gate) -> None:
         self._gate = of
@@ -217,7 +217,7 @@ class _Stranger(_End):
         super().connection_lost(error)
 
     def _known(self) -> None:
-        """It is no stranger any more, or gone."""
+        """Stop counting it as a stranger: it has proved itself, or has gone."""
         self._gate.strangers.pop(self, None)
         if self._late is not None:
             self._late.cancel()

@@ -33,7 +33,7 @@ INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "ROCR_", "HIP_", "NCCL_", "OMP_
 
 
 class IdentityError(Exception):
-    """The task cannot run as it should; the message says whose part it is to change that."""
+    """The task cannot run as it should; the message says who can change that."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def resolve(
         return None
     if os.geteuid() != 0:
         raise IdentityError(
-            f"the task is to run as {account.pw_name} (uid {uid}; {origin}), but agent {agent_id} runs as uid"
+            f"the task must run as {account.pw_name} (uid {uid}; {origin}), but agent {agent_id} runs as uid"
             f" {os.geteuid()}, and only root may start processes of another user: start the agent as root, or"
             " take the account away"
         )
@@ -109,12 +109,12 @@ def _account(wanted: AgentUser, origin: str, agent_id: str) -> pwd.struct_passwd
         name = wanted.user or "NAME"
         number = "" if wanted.uid is None else f"-u {wanted.uid} "
         raise IdentityError(
-            f"the task is to run as {_shown(wanted)} ({origin}), which the machine of agent {agent_id} does"
+            f"the task must run as {_shown(wanted)} ({origin}), which the machine of agent {agent_id} does"
             f" not know: add the account there (useradd {number}{name}), or name another"
         ) from None
     if wanted.user and found.pw_name != wanted.user:
         raise IdentityError(
-            f"the task is to run as {_shown(wanted)} ({origin}), but uid {wanted.uid} is {found.pw_name} on"
+            f"the task must run as {_shown(wanted)} ({origin}), but uid {wanted.uid} is {found.pw_name} on"
             f" the machine of agent {agent_id}: make number and name agree"
         )
     return found
@@ -129,12 +129,12 @@ def _group(wanted: AgentUser, origin: str, agent_id: str) -> int | None:
         found = grp.getgrgid(wanted.gid)
     except (KeyError, OverflowError):
         raise IdentityError(
-            f"the task is to run as {_shown(wanted)} ({origin}), a group that the machine of agent {agent_id}"
+            f"the task must run as {_shown(wanted)} ({origin}), a group that the machine of agent {agent_id}"
             " does not know: add it there (groupadd), or name another"
         ) from None
     if wanted.group and found.gr_name != wanted.group:
         raise IdentityError(
-            f"the task is to run as {_shown(wanted)} ({origin}), but gid {wanted.gid} is {found.gr_name} on"
+            f"the task must run as {_shown(wanted)} ({origin}), but gid {wanted.gid} is {found.gr_name} on"
             f" the machine of agent {agent_id}: make number and name agree"
         )
     return found.gr_gid
@@ -160,7 +160,7 @@ def files_of(identity: Identity | None) -> Iterator[None]:
 
 
 def inherited(identity: Identity | None, env: Mapping[str, str]) -> dict[str, str]:
-    """What a task gets of the agent's environment.
+    """The part of the agent's environment that a task inherits.
 
     Under the agent's own account everything; another account gets neither root's secrets nor its
     directories.
@@ -248,7 +248,7 @@ def _open_to(folder: int, path: Path, mode: int) -> None:
 
 
 def tensorboard_prefix(cluster_id: str) -> Path:
-    """Where all experiments have a directory of their own."""
+    """The folder that has a directory for each experiment."""
     return Path(cluster_id, "tensorboard", "experiment")
 
 
@@ -260,7 +260,7 @@ def require_reach(identity: Identity, *paths: Path) -> None:
                 closed = _closed(real)
             if closed is not None:
                 raise IdentityError(
-                    f"the task is to run as {identity}, who cannot reach {real}: {closed} is closed to others"
+                    f"the task must run as {identity}, who cannot reach {real}: {closed} is closed to others"
                     f" (as root: chmod o+x {closed})"
                 )
 
@@ -276,14 +276,14 @@ def _closed(path: Path) -> Path | None:
             # A Path would leave the dot out, with which the kernel asks whether it may be entered.
             os.stat(f"{folder}/.")  # noqa: PTH116
         except PermissionError:
-            # A folder may be a link, and what is closed lies above the place to which it leads.
+            # A folder may be a link; then the closed folder lies above its target.
             real = Path(os.path.realpath(folder))
             return folder if real == folder else _closed(real) or real
     return path.parent
 
 
 def interpreter() -> tuple[Path, ...]:
-    """What a Python program of ours needs to reach."""
+    """The files that a Python program of ours must reach."""
     return (Path(sys.executable), Path(os.__file__), Path(forked.__file__))
 
 

@@ -1,4 +1,4 @@
-"""Finds the exception that ended a Python process in what it printed, and where it was raised."""
+"""Finds, in the output of a Python process, the exception that ended it and where that was raised."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class LastException:
         # The beginning of a path for which rich's frame was too narrow.
         self._path = ""
         self._in_frame: _Frame | None = None
-        # Of the traceback being read: its last frame in the user's files, and in other files of theirs.
+        # The traceback being read: its last frame in the user's files, and in other files of the environment.
         self._users: _Frame | None = None
         self._elsewhere: _Frame | None = None
         self._found: tuple[str, _Frame | None] | None = None
         self.lines_after = 0
 
     def feed(self, line: str) -> bool:
-        """Whether an exception was found in ``line``."""
+        """True if an exception was found in ``line``."""
         line = (without_colours(line) if "\x1b" in line else line).rstrip()
         rest = self._within_group(line)
         if rest is None:
@@ -116,7 +116,7 @@ class LastException:
         self._in_frame = self._users = self._elsewhere = None
 
     def _within_group(self, line: str) -> str | None:
-        """``line`` without what an exception group puts in front. None: there is nothing else in it."""
+        """``line`` without the prefix of an exception group. None: there is nothing else in it."""
         if "Traceback" in line and _GROUP.match(line):
             self._group = self._group or _Group()
             self._begin()
@@ -126,7 +126,7 @@ class LastException:
         if mark := _GROUP_LINE.match(line):
             return line[mark.end() :]
         if _GROUP_OPENS.match(line):
-            # One without a traceback of its own follows.
+            # An exception without a traceback follows.
             self._begin()
             return None
         if _GROUP_NEXT.match(line):
@@ -136,7 +136,8 @@ class LastException:
         return line
 
     def _take(self, line: str) -> bool:
-        """Whether the exception in ``line`` may be why the process ended."""
+        """Keep the exception in ``line`` if it may be the reason of the process's end. Returns True if
+        kept."""
         if self._prelude.startswith(_IGNORED):
             return False
         if self.text is not None and (self._prelude or _CONSEQUENCE.match(line)):

@@ -195,7 +195,7 @@ class Leg:
         self.has_agent = has_agent
         self.service = service
         self.stopped: LegResult | None = None
-        """The result when somebody ends the leg; None while it may run."""
+        """The result once the leg was ended from outside; None while it may run."""
         self.ports = ports.Reserved([])
         self.address = ""
         self._serving: list[ports.Watch | Gates] = []
@@ -355,7 +355,7 @@ class Leg:
         elif result.exit_code != 0:
             self.reporter.say(str(result), "ERROR")
         if self.carrier.has_run:
-            # Before the exit is reported: whoever hears of it finds the files.
+            # Before the exit is reported: clients that hear of it must find the files.
             workdir = self.root / context_dir.WORKDIR
             reader, say = self.carrier.reader, self.reporter.say
             returning.send(self.root, workdir, reader, self.spec, self.service, say)

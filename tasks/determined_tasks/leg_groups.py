@@ -90,7 +90,7 @@ def _pass_on(folder: Path) -> None:
 
 
 def _probe(folder: Path) -> None:
-    """Whether a process can be put there. Raises OSError."""
+    """Check that a process can be put there. Raises OSError."""
     group = LegGroup([folder])
     group.make(Limits(processes=16, memory=1 << 30))
     try:
@@ -104,7 +104,7 @@ def _probe(folder: Path) -> None:
 
 
 def sweep(found: Iterable[Path], keep: Iterable[str]) -> list[str]:
-    """Ends what is in the groups of legs that are gone, and removes these; their names."""
+    """End the processes in groups of legs that are gone, and remove these groups; returns their names."""
     kept, swept = set(keep), set()
     for home in found:
         for folder in home.iterdir():
@@ -151,7 +151,7 @@ class LegGroup:
 
     @property
     def was_out_of_memory(self) -> bool:
-        """Whether the kernel ended a process because of the group's own limit."""
+        """True if the kernel ended a process because of the group's own limit."""
         for folder in self.folders:
             # Kills for want of the machine's memory are counted, too.
             events = _counters(folder / "memory.events")
@@ -165,7 +165,7 @@ class LegGroup:
 
     @property
     def had_all_processes(self) -> bool:
-        """Whether the kernel has refused a process or thread because of the group's limit."""
+        """True if the kernel has refused a process or thread because of the group's limit."""
         return any(_counters(folder / "pids.events").get("max") for folder in self.folders)
 
     def kill(self) -> None:

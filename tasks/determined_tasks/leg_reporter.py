@@ -59,11 +59,11 @@ class LegReporter:
 
     @property
     def is_full(self) -> bool:
-        """Whether the service is away and there is no more room: then the process must wait."""
+        """True if the service is away and no more output can be stored: then the process must wait."""
         return self._shipper.is_full
 
     def begin(self, started: Started | None = None) -> None:
-        """Ships what is said from now on, long before the process runs, or once it is reported."""
+        """Ship messages from now on; the process may start much later, or run already."""
         self._thread = threading.Thread(target=self._work, args=(started,), name="leg-reporter")
         self._thread.start()
 
@@ -115,7 +115,7 @@ class LegReporter:
         )
 
     def finish(self, result: LegResult) -> None:
-        """Ships what is left and reports the exit; waits until the service has both."""
+        """Ship the rest and report the exit; waits until the service has both."""
         if self._thread is None:
             self.begin()
         self._shipper.finish()

@@ -1,4 +1,4 @@
-"""What a leg may use of its machine, and how that holds where no control groups are to be had.
+"""The limits of a leg on its machine, and their enforcement without control groups.
 
 Without them the kernel counts processes by account only, and memory not at all: a thread of the supervisor
 looks at it.
@@ -18,11 +18,11 @@ from typing import Any
 import psutil
 
 PROCESSES = 16_384
-"""How many processes and threads a leg may have, unless the agent's settings say otherwise."""
+"""The number of processes and threads that a leg may have, unless the agent's settings say otherwise."""
 OPEN_FILES = 65_536
 MEMORY_SHARE = 0.9
 OOM_SCORE = 500
-"""When the machine's memory runs out, the kernel ends processes of tasks before those that run them."""
+"""When the machine's memory runs out, the kernel ends processes of tasks before those of the agent."""
 LOOK_SECONDS = 1.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -64,7 +64,7 @@ def default_memory() -> int:
 
 
 def restrict(limits: Limits, uid: int) -> None:
-    """For this process and what it starts, before it becomes the account ``uid``."""
+    """Apply the limits to this process and its children, before it becomes the account ``uid``."""
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     if not limits.homes and uid != 0:
         # It counts all processes of the account, and does not hold root.
@@ -83,7 +83,7 @@ def _lower(kind: int, most: int) -> None:
 
 
 def has_all_processes(limits: Limits, uid: int) -> bool:
-    """Whether the account has about as many processes and threads as it may, without a control group."""
+    """True if the account has about as many processes and threads as it may, without a control group."""
     if limits.homes or uid == 0:
         return False
     count = 0
@@ -118,7 +118,7 @@ class MemoryWatch(threading.Thread):
     def _exceeds(self) -> bool:
         machine = psutil.virtual_memory()
         if machine.total - machine.available <= self._most:
-            # All processes of the machine together do not have so much.
+            # All processes of the machine together use less.
             return False
         pids = [child.pid for child in psutil.Process().children(recursive=True)]
         # What processes share is in this sum once for each of them.
@@ -134,7 +134,7 @@ def _resident(pid: int) -> int:
 
 
 def _share(pid: int) -> int:
-    """Its memory, of what it shares with others its share."""
+    """The process's memory in bytes; of shared memory it counts its share."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

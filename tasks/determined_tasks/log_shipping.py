@@ -79,7 +79,8 @@ class _Queue:
                 self._spooled.put(line)
                 return
             except OSError as error:
-                # Memory is older than the file: to keep the order, what the file has comes first.
+                # Records in memory are older than the file: the file's records are read first, to keep the
+                # order.
                 for spooled in self._spooled.take(len(self._spooled), sys.maxsize):
                     self._remember(spooled)
                 logger.warning("cannot store unsent logs in %s: %s", self._path, error)

@@ -50,7 +50,7 @@ class Packages:
 
     @property
     def site(self) -> Path:
-        """Where packages are installed."""
+        """The directory in which packages are installed."""
         return Path(_site(self.root, "purelib"))
 
     def environment(self, env: dict[str, str]) -> dict[str, str]:
@@ -67,7 +67,7 @@ class Packages:
         }
 
     def has_interpreter(self) -> bool:
-        """Whether what :func:`make` made is still there, as far as a look at two names tells."""
+        """True if the files of :func:`make` still exist, as far as a look at two names tells."""
         return all(os.path.lexists(path) for path in (self.python, self.bin / PIP_PYTHON))
 
     def hidden_in_fork(self) -> str | None:
@@ -100,7 +100,7 @@ def _site(root: Path, kind: str) -> str:
 
 
 def parent_sites() -> list[str]:
-    """Where the agent's interpreter has its packages."""
+    """The directories of packages of the agent's interpreter."""
     return list(dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib")))
 
 

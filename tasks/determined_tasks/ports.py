@@ -53,7 +53,7 @@ class Reserved:
         self.held.clear()
 
     def environment(self, listen_host: str = LOOPBACK) -> dict[str, str]:
-        """What tells the task's process its ports."""
+        """The variables that tell the task's process its ports."""
         if not self.ports:
             return {}
         found = {port.env: str(port.port) for port in self.ports if port.env}
@@ -139,7 +139,7 @@ def _way(host: str, port: int) -> str:
 
 
 class Watch:
-    """Looks in a thread of its own whether the ports can be reached, and reports each change.
+    """Checks in a thread if the ports can be reached, and reports each change.
 
     ``report`` may wait for the service. ``pids``: whose listening counts, they and their descendants; None:
     anybody's.
@@ -258,7 +258,7 @@ def _listening(number: int) -> frozenset[str]:
 
 
 def _sockets_of(pids: list[int]) -> set[str] | None:
-    """What the processes and their descendants hold; None: not one could be looked at."""
+    """The sockets of the processes and their descendants; None: none of them could be inspected."""
     found: set[str] = set()
     seen = False
     for pid in pids:

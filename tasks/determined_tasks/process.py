@@ -51,7 +51,7 @@ class UserProcess:
     """Wait status, once it is reaped."""
 
     def reap(self) -> bool:
-        """Whether the process has ended; never waits. Also reaps what this process inherited."""
+        """Reap ended children, also inherited ones, without waiting. True if the process has ended."""
         with contextlib.suppress(ChildProcessError):
             while self.alone or self.status is None:
                 pid, status = os.waitpid(-1 if self.alone else self.pid, os.WNOHANG)
@@ -89,7 +89,7 @@ class UserProcess:
 
 
 def _stopped() -> set[psutil.Process]:
-    """All descendants, once none of them can fork any more."""
+    """All descendants, stopped so that none of them can fork any more."""
     found: set[psutil.Process] = set()
     while more := set(psutil.Process().children(recursive=True)) - found:
         for child in more:

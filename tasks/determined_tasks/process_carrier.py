@@ -83,7 +83,7 @@ class ProcessCarrier(Carrier):
     ) -> None:
         super().__init__(spec, place, root, reporter)
         self._fork = fork
-        # Only a supervisor's process has nothing but the leg below it.
+        # Only under a supervisor are all child processes the leg's.
         self._limits = place.limits if fork is not None else None
         self._group = LegGroup.of(self._limits or Limits(), spec.allocation_id)
         self._tmp = context_dir.choose_tmp()
@@ -111,7 +111,7 @@ class ProcessCarrier(Carrier):
         if account is not None and self._fork is None:
             # The ids of a process belong to all its threads.
             raise IdentityError(
-                f"the task is to run as {account}, which a worker of Prefect's own cannot do: run it on an"
+                f"the task must run as {account}, which a stock Prefect worker cannot do: run it on an"
                 " agent (python -m determined_deployments.agent)"
             )
         self._context = context_dir.prepare(
@@ -123,7 +123,7 @@ class ProcessCarrier(Carrier):
             self._shared_packages(account),
         )
         if account is not None:
-            # Also for what is spooled beside the account's directories.
+            # Also for files spooled beside the account's directories.
             os.umask(identity.UMASK)
             context_dir.hand_over(self._context, self.place.work_dir, account)
             # The cluster's own directory of checkpoints, and no other that a configuration may name.
@@ -197,7 +197,7 @@ class ProcessCarrier(Carrier):
             threading.Thread(target=self._group.take, name="group", daemon=True).start()
 
     def _find_mounts(self, account: Identity | None) -> Mounts | None:
-        """What the process is to see under other paths. Raises NotStarted."""
+        """The mounts that the process needs. Raises NotStarted."""
         spec = self.spec
         try:
             found = mounts.of(
@@ -210,14 +210,14 @@ class ProcessCarrier(Carrier):
             raise NotStarted(exit_reason.failed_to_start(str(error))) from error
         if found is not None:
             self.reporter.say(
-                "bind_mounts and resources.shm_size are not heeded by a worker of Prefect's own: run the task"
+                "bind_mounts and resources.shm_size are ignored by a stock Prefect worker: run the task"
                 " on an agent (python -m determined_deployments.agent)",
                 "WARNING",
             )
         return None
 
     def _chosen_workdir(self, account: Identity | None) -> Path:
-        """Where the process starts. Raises EntrypointError for a directory that is not there."""
+        """The directory in which the process starts. Raises EntrypointError if it does not exist."""
         found = task_environment.work_dir(self.spec, account, self._context.workdir)
         there = self._mounts.on_machine(str(found)) if self._mounts else found
         with identity.files_of(account):
@@ -230,8 +230,8 @@ class ProcessCarrier(Carrier):
 
     def listening(self) -> Listening:
         user = self._started()
-        # Everything that this process has started and not only the process group: whoever listens may be a
-        # session of its own. A worker of Prefect's has other children.
+        # All child processes of the supervisor, not only the process group: the one that listens may be in
+        # another session. A stock Prefect worker has other children too.
         root = os.getpid() if self._fork is not None else user.pid
         return Listening(user.pid, ports.LOOPBACK, [root])
 

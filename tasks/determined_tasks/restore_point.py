@@ -1,4 +1,4 @@
-"""Which checkpoint a leg starts from: the latest one that is whole.
+"""Finds the checkpoint that a leg starts from: the latest whole one.
 
 Every byte of the checkpoint is read before the training code runs, so that the code only gets a
 checkpoint that it can load, whatever framework it uses. Files that were copied for this are kept for it.
@@ -70,7 +70,8 @@ def choose(
 
 
 def _verify(spec: LegSpec, say: Say, stop: Callable[[], bool], copies_dir: Path) -> str | None:
-    """What is wrong with the checkpoint. Raises errors.StorageError when it cannot be read."""
+    """Verify the checkpoint and return the problem found, or None. Raises errors.StorageError when it cannot
+    be read."""
     known = spec.checkpoint or CheckpointFacts({})
     uuid = spec.latest_checkpoint
     assert uuid is not None
@@ -101,7 +102,8 @@ def _verify(spec: LegSpec, say: Say, stop: Callable[[], bool], copies_dir: Path)
 def _report(
     service: ServiceLink, spec: LegSpec, problem: str, stop: Callable[[], bool]
 ) -> StartFrom | None:
-    """What to start from instead; None when the leg is stopped meanwhile."""
+    """Report the damage and return the checkpoint to start from instead; None when the leg is stopped
+    meanwhile."""
     assert spec.latest_checkpoint is not None
     path = paths.DAMAGED_CHECKPOINT.format(trial_id=spec.trial_id)
     report = DamagedCheckpoint(UUID(spec.latest_checkpoint), problem)

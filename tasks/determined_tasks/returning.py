@@ -45,12 +45,12 @@ _Before = dict[str, list[Any]]
 
 
 def wanted(spec: LegSpec) -> bool:
-    """Whether the task's files come back. Of a gang, nobody could say whose."""
+    """True if the task's files come back. A gang's do not, as each node has different ones."""
     return bool(spec.config.get(returned.FIELD)) and spec.nodes == 1
 
 
 def remember(root: Path, workdir: Path) -> None:
-    """Keeps what the files are before the task runs, in the allocation's directory ``root``."""
+    """Record the files as they are before the task runs, in the allocation's directory ``root``."""
     found: _Before = {}
     for name, status in _files(workdir):
         with contextlib.suppress(OSError), _opened(workdir, name) as file:
@@ -91,8 +91,8 @@ def send(
     service: ServiceLink,
     say: Callable[[str, str], None],
 ) -> None:
-    """Sends what is new or has changed, and tells the service when all is there; waits for the service while
-    it is away. What cannot be sent is said."""
+    """Send new and changed files, and tell the service when all have arrived; waits while the service is
+    away. Files that cannot be sent are named in the log."""
     if not (root / RECORD).exists():
         return
     try:
@@ -170,7 +170,7 @@ def _insist(service: ServiceLink, path: str, content: bytes | dict[str, Any]) ->
 
 
 def pack(workdir: Path, before: _Before, out: IO[bytes]) -> list[str]:
-    """Writes the archive of what is new or has changed; what was left out, in words."""
+    """Write the archive of new and changed files; returns the left-out ones, in words."""
     changed = []
     for name, status in _files(workdir):
         known = before.get(name)

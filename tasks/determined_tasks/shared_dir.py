@@ -60,12 +60,12 @@ def remove(root: Path) -> bool:
 
 
 def new_gone() -> str:
-    """A name for what is to be removed."""
+    """A new name for a directory that is being removed."""
     return f"{GONE}{secrets.token_hex(6)}"
 
 
 def children(folder: Path) -> list[Path]:
-    """What is in a folder that need not exist."""
+    """The entries of a folder; empty if it does not exist."""
     try:
         return list(folder.iterdir())
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def open_lock(path: Path) -> int:
 
 
 def _is_file(path: Path, descriptor: int) -> bool:
-    """Whether ``path`` is still the file that was opened."""
+    """True if ``path`` is still the file that was opened."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which installed modules a program will import, read from its source without running it.
+"""Finds the installed modules that a program will import, from its source, without running it.
 
 Only what is imported whenever the program runs counts: statements at the top level of the entrypoint's
 script or module, and of those of the program's own modules that it imports there.
@@ -54,7 +54,7 @@ def _launched(words: list[str], workdir: Path) -> Path | None:
 
 
 def _file(folder: Path, module: str) -> Path | None:
-    """Where ``module`` is defined among the program's own files."""
+    """The file of the program in which ``module`` is defined."""
     path = folder.joinpath(*module.split("."))
     for candidate in (path.with_suffix(".py"), path / "__main__.py", path / "__init__.py"):
         if candidate.is_file():
@@ -97,7 +97,8 @@ class _Reader:
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    """What the module's own statements import; not those within ``if``, ``try``, functions."""
+    """The names imported by the module's top-level statements; not those within ``if``, ``try``,
+    functions."""
     for statement in tree.body:
         if isinstance(statement, ast.Import):
             for alias in statement.names:

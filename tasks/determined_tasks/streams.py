@@ -1,4 +1,4 @@
-"""Reads what the training process prints, and passes it to the log."""
+"""Reads the output of the training process and passes it to the log."""
 
 from __future__ import annotations
 

@@ -23,19 +23,20 @@ import psutil
 from determined_tasks.leg_groups import LegGroup
 
 SUPERVISE = "determined_tasks.leg:supervise"
-"""What becomes a leg's supervisor: its name is here, because to import it takes a while."""
+"""The entry point of a leg's supervisor."""
 RECORD = "leg.json"
 ORDER = "order.json"
 """The order of a leg whose training process outlives its supervisor, for the next one."""
 KILL_SIGNAL = signal.SIGUSR1
 """The service's order, passed on to a supervisor: the leg is to end at once."""
 DEATH_SECONDS = 2.0
-"""How long a killed process is waited for: until then it may still write."""
+"""Seconds to wait for a killed process: until then it may still write."""
 LOCK = "lock"
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that nobody else reads, and that is there as a whole or not at all. Raises OSError."""
+    """Write a file that no other account can read, in one step: readers find all of it or no file. Raises
+    OSError."""
     aside = path.with_name(f"{path.name}.part")
     aside.touch(mode=0o600)
     aside.write_bytes(content)
@@ -61,7 +62,7 @@ class ProcessName:
             return None
 
     def is_alive(self) -> bool:
-        """Whether it still runs; a process that only waits to be reaped does not."""
+        """True if the process still runs; one that only waits to be reaped does not."""
         try:
             process = psutil.Process(self.pid)
             # The start time is kept in clock ticks of 10 ms, and the boot time it counts from is
@@ -109,8 +110,8 @@ class LegRecord:
             return None
 
     def clear_up(self) -> None:
-        """Kills what the leg left running, deletes its TMPDIR and its control group; for a supervisor that is
-        gone."""
+        """For a supervisor that is gone: kill the remaining processes of the leg, delete its TMPDIR and its
+        control group."""
         LegGroup([Path(folder) for folder in self.groups]).end()
         if self.user is not None and self.user.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):

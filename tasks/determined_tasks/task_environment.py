@@ -23,8 +23,8 @@ from determined_tasks.entrypoint import CLUSTER_HOOK
 from determined_tasks.identity import Identity
 from determined_tasks.limits import Limits
 
-# Linux refuses to start a process with a single variable above 128 KiB; what is longer is left to the
-# info files, where determined.get_cluster_info() finds it too.
+# Linux refuses to start a process with a single variable above 128 KiB; a longer one is left to the info
+# files, where determined.get_cluster_info() finds it too.
 LONGEST_VARIABLE = 100_000
 MOST_INFO_BYTES = 1 << 20
 
@@ -34,7 +34,7 @@ NOT_INHERITED = ("DET_", "PREFECT_")
 
 @dataclass(frozen=True)
 class Place:
-    """Where legs run: the agent's side of the environment.
+    """The agent's side of a leg's environment.
 
     ``token``: what the supervisor shows the service, good for its allocation alone; the agents' own where the
     service is of the release before.
@@ -114,7 +114,8 @@ def _devices(spec: LegSpec, place: Place) -> list[str]:
 
 
 def work_dir(spec: LegSpec, account: Identity | None, default: Path) -> Path:
-    """Where the process starts: ``default``, or what the task's configuration says, with its names filled in.
+    """The directory in which the process starts: ``default``, or the task's ``work_dir`` with its names
+    filled in.
 
     ``$AGENT_USER`` is the account of the process, ``$DET_USER`` the task's owner; a relative path is below
     ``default``.
@@ -208,7 +209,7 @@ def _mlflow_variables(spec: LegSpec, place: Place) -> dict[str, str]:
 
 
 def has_met(run_dir: Path, nodes: int) -> bool:
-    """Whether the leg's process has found those on the other nodes of its gang."""
+    """True if the leg's process has found those on the other nodes of its gang."""
     if nodes == 1:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Why a process with an exit code other than zero ended, by what it and its workers printed."""
+"""Finds the reason for an exit code other than zero in the output of a process and its workers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _FRAMES = "│╭╰╮╯─ \n\r"
 
 
 class _Process:
-    """What one process printed."""
+    """The output of one process."""
 
     def __init__(self, workdir: Path | None) -> None:
         self._streams = {name: LastException(workdir) for name in ("stderr", "stdout")}
         self._tail: deque[str] = deque(maxlen=MAX_TAIL)
 
     def feed(self, line: str, stream: str, level: str | None) -> bool:
-        """Whether an exception was found in ``line``."""
+        """True if an exception was found in ``line``."""
         # A line that ends in a carriage return is a progress bar's.
         if stream == "stderr" and level not in _QUIET and not line.endswith("\r"):
             self._tail.append(line[: MAX_CHARACTERS + 1])
@@ -112,7 +112,7 @@ class WhyEnded:
 
     @property
     def text(self) -> str | None:
-        """What ended the rank that failed first: others often fail because it is gone.
+        """The reason of the rank that failed first: others often fail because it is gone.
 
         Without ranks, or if they say nothing, the launcher's own. None when nothing tells.
         """

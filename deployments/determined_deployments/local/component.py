@@ -33,9 +33,8 @@ class Component:
     name: str
     argv: tuple[str, ...]
     is_ready: Callable[[], bool]
-    """Whether the component works now. A process of another cluster must not pass the check. It returns at
-    once (a second at most) and never raises for "not yet".
-    """
+    """True if the component works now. A process of another cluster must not pass the check. It returns at
+    once (a second at most) and never raises for "not yet"."""
     url: str
     port: int | None = None
     """The port where it listens on loopback; None: it does not listen."""

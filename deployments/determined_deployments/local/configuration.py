@@ -32,7 +32,7 @@ class Chosen:
 
 
 def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
-    """Checks what is wanted and keeps it in the cluster's folder.
+    """Check the wanted configuration and store it in the cluster's folder.
 
     ``option``: the file given by ``--config``; None: what the folder has; empty: none any more.
     Raises ClusterError with every mistake; then nothing is changed.
@@ -74,8 +74,8 @@ def kept(layout: Layout) -> str | None:
 
 
 def objection(state: ClusterState, chosen: Chosen) -> str:
-    """Why the running service would not put what is chosen into force; empty: it would, or there is no
-    answer."""
+    """The reason why the running service would refuse the chosen configuration; empty: it would accept it, or
+    does not answer."""
     if chosen.text == chosen.before:
         return ""
     body = ProposedConfig(_EMPTY if chosen.text is None else chosen.text).to_json()
@@ -84,7 +84,8 @@ def objection(state: ClusterState, chosen: Chosen) -> str:
 
 
 def refusal(state: ClusterState) -> str:
-    """Why the running service has not put the file into force; empty: it has, or does not answer."""
+    """The reason why the running service has not put the file into force; empty: it has, or does not
+    answer."""
     address = f"{state.master_url}{paths.CLUSTER_CONFIG}"
     return _refusal(probe.get(address, token=state.agent_token, timeout=REFUSAL_S))
 
@@ -94,23 +95,23 @@ def _refusal(answer: Any) -> str:
 
 
 def former(chosen: Chosen) -> ClusterConfig:
-    """What the folder had before it. It was in force, so it has no mistake."""
+    """The folder's former configuration. It was in force, so it has no mistake."""
     return cluster_config.read_text(chosen.before)[0] if chosen.before else ClusterConfig()
 
 
 def put_back(layout: Layout, chosen: Chosen) -> None:
-    """The folder has again what it had before."""
+    """Restore the folder's former configuration."""
     _keep(layout, chosen.before)
     settle(layout)
 
 
 def settle(layout: Layout) -> None:
-    """What the folder has is in force: the next command need not know what it had before."""
+    """Mark the folder's configuration as in force: the next command need not know the former one."""
     layout.earlier_config.unlink(missing_ok=True)
 
 
 def _begun(layout: Layout, current: str | None) -> str | None:
-    """What the folder had before a command that was killed while it applied another configuration."""
+    """The configuration from before a command that was killed while it applied another one."""
     try:
         return layout.earlier_config.read_text(encoding="utf-8") or None
     except FileNotFoundError:

@@ -72,7 +72,7 @@ def alive(record: PidFile) -> psutil.Process | None:
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Whether the process has ended, even if its parent has not collected it yet."""
+    """True if the process has ended, even if its parent has not collected it yet."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -96,7 +96,7 @@ def environment(component: Component, marker: str) -> dict[str, str]:
 
 
 def start(layout: Layout, component: Component, marker: str) -> subprocess.Popen[bytes]:
-    """Starts the process in a session of its own, output appended to its log, and records it."""
+    """Start the process in a new session, with its output appended to its log, and record it."""
     user = component.run_as
     with _open_log(layout.log(component.name)) as log:
         process = subprocess.Popen(
@@ -107,7 +107,7 @@ def start(layout: Layout, component: Component, marker: str) -> subprocess.Popen
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # Its files, and those of what it starts, are for nobody else: databases, logs, checkpoints.
+            # No other account may read its files, or its children's: databases, logs, checkpoints.
             umask=UMASK,
             user=user.uid if user else None,
             group=user.gid if user else None,

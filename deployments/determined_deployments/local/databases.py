@@ -24,7 +24,7 @@ MLFLOW = "mlflow_reader"
 """The role of MLflow's server. What it may read the service grants, which owns the tables."""
 NAMES = DATABASES
 MOVE_WAITS = "20s"
-"""How long a table that somebody uses is waited for."""
+"""The longest wait for a table in use."""
 OPTIONS = frozenset({"host", "port", "sslmode"})
 """Query options that both drivers (psycopg, asyncpg) accept."""
 
@@ -102,7 +102,7 @@ def server(server_url: str) -> tuple[str, str]:
 
 
 def answers(address: str) -> bool:
-    """Whether the server accepts connections (it does not while it starts or recovers)."""
+    """True if the server accepts connections (it does not while it starts or recovers)."""
     try:
         psycopg.connect(address, connect_timeout=2).close()
     except psycopg.OperationalError:
@@ -116,7 +116,7 @@ def ensure(address: str) -> None:
         with psycopg.connect(address, autocommit=True, connect_timeout=10) as connection:
             rows = connection.execute("SELECT datname FROM pg_database").fetchall()
             for name in sorted(set(NAMES) - {row[0] for row in rows}):
-                # DuplicateDatabase: somebody else was quicker.
+                # DuplicateDatabase: another process was quicker.
                 with contextlib.suppress(psycopg.errors.DuplicateDatabase):
                     connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     except psycopg.Error as error:
@@ -176,7 +176,7 @@ def _ensure_role(
     known = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [name])
     if known.fetchone() is None:
         connection.execute(sql.SQL("CREATE ROLE {}").format(role))
-    # All of it each time: whatever was changed by hand, or left half-done, is right again.
+    # Everything is set each time, which repairs changes by hand and half-done runs.
     rights = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
     statement = sql.SQL(f"ALTER ROLE {{}} {rights} PASSWORD {{}}")
     connection.execute(statement.format(role, sql.Literal(password)))
@@ -189,7 +189,7 @@ def _ensure_reader(connection: psycopg.Connection[tuple[object, ...]], password:
     connection.execute(sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(role))
 
 
-# What belongs to somebody else, and neither to the system nor to an extension. Indexes, row types and the
+# Objects of other owners that belong neither to the system nor to an extension. Indexes, row types and the
 # sequences of columns follow their tables.
 _STRAYS = """
     WITH role AS (SELECT oid FROM pg_roles WHERE rolname = %s),
@@ -228,7 +228,7 @@ _STRAYS = """
 
 
 def drop(address: str) -> None:
-    """Drops both databases and what they hold, on the server at ``address``."""
+    """Drop both databases on the server at ``address``."""
     try:
         with psycopg.connect(address, autocommit=True, connect_timeout=10) as connection:
             for name in NAMES:

@@ -90,7 +90,7 @@ def _end_training(layout: Layout, state: ClusterState, grace: float, reporter: R
 def _delete(layout: Layout, state: ClusterState | None, reporter: Reporter) -> None:
     if state and state.external_db_url:
         databases.drop(databases.maintenance(state.external_db_url))
-    # Prefect's home remembers what it wrote into the database that goes now.
+    # Prefect's home remembers writes to the database that is deleted here.
     others = state.other_pools if state else []
     agents = [agent.work_dir(layout, state, pool) for pool in others] if state else []
     for folder in (layout.postgres, layout.prefect_home, layout.agent_work, *agents):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """The command cannot go on; the message says what was found and what to do. Exit code 1."""
+    """The command cannot go on; the message gives the reason and the remedy. Exit code 1."""
 
 
 class ComponentFailed(ClusterError):

@@ -31,7 +31,8 @@ class Layout:
 
     @property
     def earlier_config(self) -> Path:
-        """What ``cluster_config`` was before the change that is being applied; empty: there was none."""
+        """The contents of ``cluster_config`` before the change that is being applied; empty: there were
+        none."""
         return self.root / "cluster.yaml.before"
 
     @property

@@ -22,7 +22,7 @@ def held(path: Path, waiting: Callable[[str], None], timeout: float = 300.0) -> 
     ClusterError after ``timeout`` seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the lock: what the lock's own file holds is the library's business.
+    # Beside the lock: the contents of the lock file belong to the library.
     pid_file = path.with_name(f"{path.name}.pid")
     lock = FileLock(path)
     try:

@@ -31,11 +31,11 @@ def read_logs(
     components = known if components is None else components
     unknown = [name for name in components if name not in known]
     if unknown:
-        raise ClusterError(f"no component {unknown[0]!r}; there are {', '.join(known)}")
+        raise ClusterError(f"unknown component {unknown[0]!r}; choose one of {', '.join(known)}")
     paths = {name: layout.log(name) for name in components}
     if not any(path.exists() for path in paths.values()):
         raise ClusterError(
-            f"there are no logs in {layout.root / 'logs'}, because the cluster was never "
+            f"no logs in {layout.root / 'logs'}, because the cluster was never "
             "started there; check --data-dir"
         )
     followers = {name: Follower(path) for name, path in paths.items()} if follow else {}

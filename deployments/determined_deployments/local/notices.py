@@ -1,4 +1,4 @@
-"""What `cluster-up` says of a cluster that works and will not for long, or not for everybody."""
+"""Warnings of `cluster-up` about a cluster that works now, but not for long or not for everyone."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def say_without_agent(state: ClusterState, reporter: Reporter) -> None:
         if not pool["numAgents"]:
             name = shlex.quote(pool["name"])
             reporter.note(
-                f"resource pool {pool['name']} has no agent: what is sent there waits until you start one"
+                f"resource pool {pool['name']} has no agent: its tasks wait until you start one"
                 f" (det agent start --pool {name})"
             )

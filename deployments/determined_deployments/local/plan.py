@@ -63,7 +63,7 @@ class Wishes:
     config: str | None = None
     """The file of the cluster configuration; empty: none any more."""
     one_agent: bool | None = None
-    """Whether only the default compute pool gets an agent; else each pool does."""
+    """True if only the default compute pool gets an agent; else each pool does."""
     task_user: str | None = None
     """``USER[:GROUP]``; empty: the agent's own user."""
 
@@ -116,7 +116,7 @@ def build(
     wanted = known if chosen is None else chosen
     unknown = sorted(set(wanted) - set(known))
     if unknown:
-        raise ClusterError(f"no component {unknown[0]!r}; there are {', '.join(known)}")
+        raise ClusterError(f"unknown component {unknown[0]!r}; choose one of {', '.join(known)}")
     own_database = state.external_db_url is None
     after = (postgres.NAME,) if own_database else ()
     components: list[Component] = []

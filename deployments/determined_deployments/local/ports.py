@@ -12,7 +12,7 @@ import psutil
 from determined_deployments.local.state import HOST
 
 SEARCHED = 50
-"""How many ports are tried, above the wanted one or drawn, before any free one is taken."""
+"""The number of ports to try, above the wanted one or drawn, before any free one is taken."""
 UNUSED = range(20_000, 30_000)
 """The range of random ports. It lies below the ports that systems give to outgoing connections, because
 such a connection could take the port of a component that is not running.
@@ -20,7 +20,7 @@ such a connection could take the port of a component that is not running.
 
 
 def is_free(port: int, host: str = HOST) -> bool:
-    """Whether a server could listen on ``port`` now (ports in TIME_WAIT count as free)."""
+    """True if a server could listen on ``port`` now (ports in TIME_WAIT count as free)."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -96,9 +96,8 @@ def pick(wanted: int | None, claims: Claims) -> int:
 
 
 def listener(port: int, process: psutil.Process) -> Literal["nobody", "itself", "other"]:
-    """Whether ``process`` or another process listens on ``port``. If the system does not tell, ``process``
-    is assumed to listen.
-    """
+    """Tell if ``process`` or another process listens on ``port``. If the system does not tell, ``process`` is
+    assumed to listen."""
     try:
         socket.create_connection((HOST, port), timeout=1.0).close()
     except OSError:

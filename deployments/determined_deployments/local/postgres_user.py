@@ -46,7 +46,7 @@ def choose(data: Path) -> RunAs | None:
 
 
 def is_made() -> bool:
-    """Whether this machine has :data:`USER`, and the caller could remove it."""
+    """True if this machine has :data:`USER`, and the caller could remove it."""
     try:
         return bool(_named(USER)) and os.geteuid() == 0
     except KeyError:

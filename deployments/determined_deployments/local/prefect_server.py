@@ -15,8 +15,8 @@ NAME = "prefect"
 MODULE = "determined_deployments.prefect_process"
 
 QUIET = {
-    # Seconds between looks at the database, for one machine. Schedules and automations stay on;
-    # what is longer here only delays cosmetics (Late marks, offline marks) or rare repairs.
+    # Seconds between looks at the database, for one machine. Schedules and automations stay on; the longer
+    # intervals only delay cosmetics (Late marks, offline marks) or rare repairs.
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
     "PREFECT_SERVER_SERVICES_FOREMAN_LOOP_SECONDS": "30",
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "30",

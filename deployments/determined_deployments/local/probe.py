@@ -44,5 +44,5 @@ def _json(request: Callable[[], httpx.Response]) -> Any | None:
 
 
 def is_ok(url: str) -> bool:
-    """Whether ``url`` answers with status 200."""
+    """True if ``url`` answers with status 200."""
     return get(url) is not None

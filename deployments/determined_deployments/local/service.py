@@ -59,7 +59,7 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
 
 
 def _is_ready(state: ClusterState) -> bool:
-    # The second question is the one that another cluster's service would not answer.
+    # The second question fails at another cluster's service.
     return probe.is_ok(f"{state.master_url}/ready") and (
         probe.get(f"{state.master_url}/api/v1/me", token=state.agent_token) is not None
     )

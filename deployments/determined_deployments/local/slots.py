@@ -1,4 +1,4 @@
-"""How many slots this machine offers: its GPUs, else its CPU cores."""
+"""Finds the slots of this machine: its GPUs, else its CPU cores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gpus() -> list[str]:
     try:
         return visible(nvml.device_uuids(), os.environ)
     except ImportError as error:
-        logger.warning("GPUs cannot be detected, so none is used: %s", error)
+        logger.warning("GPUs cannot be detected, so no GPU is used: %s", error)
         return []
 
 

@@ -16,7 +16,7 @@ from determined_deployments.local.layout import Layout, write_private
 HOST = "127.0.0.1"
 USERS = ("determined", "admin")
 DATABASES = ("prefect", "determined")
-"""The databases of Prefect's tables and of ours; neither side reads the other's."""
+"""The names of Prefect's database and of this platform's; neither side reads the other's."""
 
 
 class Slot(BaseModel):
@@ -39,7 +39,7 @@ class ClusterState(BaseModel):
     external_db_url: str | None = None
     """The server given by ``--db-url``; None: the Postgres in the data directory."""
     db_password: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
-    """Of the superuser of the cluster's own Postgres, whom only `cluster-up` uses."""
+    """The password of the superuser of the cluster's own Postgres; only `cluster-up` uses it."""
     db_passwords: dict[str, str] = Field(
         default_factory=lambda: {name: secrets.token_urlsafe(24) for name in DATABASES}
     )
@@ -57,11 +57,11 @@ class ClusterState(BaseModel):
     slots_wanted: int | None = None
     """``--slots``, kept for later starts; None: as many as there are."""
     gpu_wanted: bool | None = None
-    """``--gpu`` / ``--no-gpu``, kept likewise."""
+    """``--gpu`` / ``--no-gpu``, kept for the next start."""
     pool: str = "default"
     """The resource pool that the agent joins."""
     other_pools: list[str] = Field(default_factory=list)
-    """Those that have an agent of their own beside it."""
+    """The pools with a separate agent beside the agent of the flows."""
     one_agent: bool = False
     """``--agents 1``: no other pool gets an agent."""
     default_task: DefaultTask | None = None

@@ -1,4 +1,4 @@
-"""Whether trials could save checkpoints in the storage of a cluster configuration: tried, not guessed."""
+"""Tests if trials could save checkpoints in the storage of a cluster configuration."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SECONDS = 30.0
 
 
 def problem(config: ClusterConfig, seconds: float = SECONDS) -> str:
-    """Why a file cannot be written to the configured storage, read and deleted; empty: it can, or there is no
-    storage of the configuration's own, or one that only containers see.
+    """The reason why a test file cannot be written to the configured storage, read and deleted. Empty: it
+    can, or no storage is configured, or only containers see it.
 
     It is tried as the agent's processes would: as this user, with this interpreter and environment.
     """

@@ -42,8 +42,8 @@ def account(wanted: DefaultTask) -> RunAs | None:
 
 
 def open_the_ways(wanted: DefaultTask | None, work_dir: Path, note: Callable[[str], None]) -> None:
-    """Let the account pass through the folders above this interpreter and above what lies in an agent's
-    ``work_dir``; ``note`` gets what was changed. Raises ClusterError."""
+    """Let the account pass through the folders above this interpreter and above an agent's ``work_dir``;
+    ``note`` gets the changes. Raises ClusterError."""
     user = None if wanted is None else account(wanted)
     if user is not None:
         python = Path(sys.executable)
@@ -52,8 +52,8 @@ def open_the_ways(wanted: DefaultTask | None, work_dir: Path, note: Callable[[st
 
 
 def what_is_wrong(recorded: DefaultTask) -> str:
-    """Why the account that an earlier ``cluster-up`` was given cannot be used any more, and what to do;
-    empty: nothing is."""
+    """The reason why the account of an earlier ``cluster-up`` cannot be used any more, and the remedy; empty:
+    it can."""
     try:
         _account(recorded)
     except IdentityError as error:

@@ -1,4 +1,4 @@
-"""Removes a local cluster with everything that it has written, and says what it leaves.
+"""Removes a local cluster with all files that it has written, and lists those that it leaves.
 
 Only names that the cluster itself makes are removed: what else lies in its folder stays, and is named.
 """
@@ -38,7 +38,7 @@ _PARTS = {
     "agent.json": "settings of the agent",
     "cluster.json": "addresses and passwords",
 }
-"""What a cluster writes into its folder, in the order in which it is removed."""
+"""The files that a cluster writes into its folder, in the order in which they are removed."""
 KEPT = "checkpoints"
 _OF_OTHERS = {
     ".prefect": "Prefect",
@@ -47,7 +47,7 @@ _OF_OTHERS = {
     ".ipython": "IPython",
     ".local/share/jupyter": "Jupyter",
 }
-"""What libraries write into the home directory."""
+"""Files that libraries write into the home directory."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Removal:
 def plan(
     data_dir: str | os.PathLike[str] | None = None, *, keep_checkpoints: bool = False
 ) -> Removal:
-    """What :func:`uninstall` would do; changes nothing. Raises ClusterError for a damaged record."""
+    """Plan an :func:`uninstall`; changes nothing. Raises ClusterError for a damaged record."""
     layout = Layout.of(data_dir)
     state = states.load(layout) if layout.root.exists() else None
     found = {
@@ -122,7 +122,7 @@ def uninstall(removal: Removal, reporter: Reporter) -> None:
             raise ClusterError(f"{begun[0]} was started meanwhile in {layout.root}: try again")
         for part in removal.parts:
             _remove(part.path)
-        # With the lock in it: whoever waits for it finds no cluster any more.
+        # Its lock goes with it: a waiting command finds no cluster any more.
         _remove(layout.lock.parent)
         with contextlib.suppress(OSError):  # something else is in it, which stays
             layout.root.rmdir()

@@ -35,7 +35,7 @@ POLL = 0.1
 """Seconds between looks at the components that are not ready yet."""
 LOG_LINES = 30
 MOVES = 5
-"""How many times a component gets another port before it counts as failed."""
+"""The number of ports that a component may try before it counts as failed."""
 
 
 def cluster_up(
@@ -73,7 +73,7 @@ def cluster_up(
             if configuration.refusal(recorded):
                 _stop(layout, service.NAME)  # so that it reads the file again
             elif components is None or service.NAME in components:
-                # One that runs is not disturbed by what it would refuse.
+                # A running service is not disturbed by a configuration that it would refuse.
                 refused = configuration.objection(recorded, chosen)
         state = plan.resolve(layout, wishes, claims, reporter)
         with_service = components is None or service.NAME in components
@@ -123,7 +123,7 @@ def cluster_up(
 
 
 def _other_pools(config: ClusterConfig, state: ClusterState) -> list[str]:
-    """The pools that get an agent of their own beside that of the flows."""
+    """The pools that get a separate agent beside the agent of the flows."""
     names = [pool.pool_name for pool in config.resource_pools]
     others = [name for name in names if name != config.pool_of_flows]
     aux = config.default_pool(0)

@@ -1,4 +1,4 @@
-"""Which cluster the blocks ask, and as whom."""
+"""The block that names the cluster which blocks ask, and the user."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DeterminedCluster(Block):
         if (self.user is None) != (self.password is None):
             raise ValueError(
                 f"the block {self._block_type_name!r} names a user without a password, or a password "
-                "without a user: give both, or a token, or none of them"
+                "without a user: give both, or only a token, or nothing"
             )
         password = None if self.password is None else self.password.get_secret_value()
         return authentication.connect(self.master, self.user, password)

@@ -79,7 +79,7 @@ async def evaluate(
     includes: Iterable[str | Path] = (),
     cluster: DeterminedCluster = HERE,
 ) -> Evaluation:
-    """Scores a checkpoint by a function of yours, in a trial of its own on the cluster.
+    """Score a checkpoint by a function of yours, in a separate trial on the cluster.
 
     Args:
         checkpoint: its UUID.

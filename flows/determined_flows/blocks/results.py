@@ -1,4 +1,4 @@
-"""What the blocks answer: frozen records of a few values each, which Prefect can keep as JSON."""
+"""The blocks' results: frozen records of a few values each, which Prefect can keep as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for what a block has begun on the cluster, which ends with a flow that is cancelled."""
+"""Waits for work that a block has begun on the cluster; it ends when the flow is cancelled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=_WithState)
 async def until_ended(
     session: Session, address: str, what: str, read: Callable[[], T], ended: Container[str]
 ) -> T:
-    """What ``read`` gives, asked for again and again, as soon as its state is one of ``ended``.
+    """Call ``read`` repeatedly, and return its result as soon as its state is one of ``ended``.
 
     When the flow is cancelled meanwhile, ``what`` is killed: by the path ``address`` and ``/kill``.
     """
@@ -45,7 +45,7 @@ async def until_ended(
 
 
 def _end_with_flow(session: Session, address: str, what: str) -> None:
-    """Kills it if somebody cancels the flow. A flow that only loses its process leaves it alone: the next
+    """Kill the work if the flow was cancelled. A flow that only loses its process leaves it alone: the next
     process finds it again by its key."""
     flow = FlowRunContext.get()
     if flow is None or flow.flow_run is None:

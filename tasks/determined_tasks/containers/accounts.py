@@ -1,4 +1,4 @@
-"""As whom the processes in a container run."""
+"""Chooses the account of the processes in a container."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from determined_tasks.identity import Identity, IdentityError
 def resolve(
     linked: AgentUser | None, default: AgentUser | None, *, allow_root: bool, agent_id: str
 ) -> Identity | None:
-    """As :func:`identity.resolve`; but numbers alone need no account on this machine, because an image has
-    accounts of its own. Raises IdentityError.
-    """
+    """Like :func:`identity.resolve`, but numbers alone need no account on this machine, because an image has
+    separate accounts. Raises IdentityError."""
     wanted = linked if linked is not None else default
     if wanted is None or wanted.uid is None or wanted.gid is None:
         return identity.resolve(linked, default, allow_root=allow_root, agent_id=agent_id)
@@ -30,7 +29,7 @@ def resolve(
         return None
     if os.geteuid() != 0:
         raise IdentityError(
-            f"the task is to run as {name} (uid {wanted.uid}), but agent {agent_id} runs as uid"
+            f"the task must run as {name} (uid {wanted.uid}), but agent {agent_id} runs as uid"
             f" {os.geteuid()} and cannot give the task's files to anyone: run the agent as root, or name no"
             " account"
         )
@@ -38,7 +37,7 @@ def resolve(
 
 
 def is_root(account: Identity | None) -> bool:
-    """Whether the container's processes are the machine's root."""
+    """True if the container's processes are the machine's root."""
     return (os.getuid() if account is None else account.uid) == 0
 
 

@@ -97,7 +97,7 @@ class ContainerCarrier(Carrier):
         self._oom_before = exit_reason.oom_kills().machine
 
     def _is_bridge(self) -> bool:
-        """Whether the container has a network to itself. Raises NetworkError."""
+        """True if the container has a network to itself. Raises NetworkError."""
         return plan.network_mode(self.spec, self.settings) != "host"
 
     @contextlib.contextmanager
@@ -293,7 +293,7 @@ class ContainerCarrier(Carrier):
             pump.join()
         ended = self._ended()
         if ended is None:
-            return infrastructure("its container was removed by somebody else")
+            return infrastructure("its container was removed by another program")
         if self._ended_with_engine(ended, bool(interrupted)):
             return infrastructure("the Docker engine was stopped, and the container with it")
         state: Mapping[str, Any] = ended["State"]
@@ -357,7 +357,7 @@ class ContainerCarrier(Carrier):
         return self._oom_before is not None and now is not None and now > self._oom_before
 
     def _insist(self, ask: Callable[[], T]) -> T:
-        """The answer, when the engine is there."""
+        """Repeat ``ask`` until the engine answers."""
         while True:
             try:
                 return ask()

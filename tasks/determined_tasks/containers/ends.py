@@ -1,4 +1,4 @@
-"""How a leg in a container ended, in the words a user reads."""
+"""Describes the end of a leg in a container, for users."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ NOT_STARTED = 125
 
 
 def of_engine(status: int | None, words: str) -> str | None:
-    """Why the engine failed to start the container, where that is no fault of the configuration; else None.
+    """The reason why the engine failed to start the container, if the configuration is not at fault; else
+    None.
 
     ``status``: of its HTTP answer.
     """

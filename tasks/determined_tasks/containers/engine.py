@@ -69,7 +69,7 @@ def call(client: APIClient, method: str, path: str, *, lines: bool = False, **op
 
 
 def maps_users(client: APIClient) -> bool:
-    """Whether its containers' users are other users of the machine (``userns-remap``). Raises
+    """True if the users of its containers are mapped to other users of the machine (``userns-remap``). Raises
     EngineUnavailable."""
     options = call(client, "GET", "/info").get("SecurityOptions") or ()
     return any("name=userns" in one for one in options)
@@ -119,7 +119,7 @@ def kill(client: APIClient, name: str) -> None:
 
 
 def ended_with_engine(client: APIClient, container: Mapping[str, Any]) -> bool | None:
-    """Whether a container that was killed, or ended by SIGTERM, was ended by the stop of the engine or of its
+    """True if a container that was killed, or ended by SIGTERM, was ended by the stop of the engine or of its
     machine; None when the engine does not know. ``container``: as :func:`inspect` has it.
 
     An engine that is stopped in good order tells whoever waits of the container's end as of any other, before

@@ -23,7 +23,7 @@ MARK_NS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Frame:
-    """What the engine stored at once: a line, or a part of a long one.
+    """One record of the engine's log: a line, or a part of a long one.
 
     ``time_s``: seconds since the epoch; ``time_ns`` is the same without loss.
     """

@@ -66,9 +66,9 @@ def credentials(registry_auth: Mapping[str, Any] | None) -> dict[str, str] | Non
 
 
 def refused(image: str, words: str, has_credentials: bool) -> ImageError | None:
-    """What the registry's or the engine's ``words`` mean to the user; None: another try may help."""
+    """Explain the registry's or the engine's ``words`` to the user; None: another try may help."""
     said = words.strip()
-    # Docker's hub says both of an image that does not exist: whether it is a secret is none of its answers.
+    # Docker's hub answers both for an image that does not exist, so as not to reveal private names.
     if _NO_ENTRY.search(said):
         what = (
             "does not accept environment.registry_auth"
@@ -169,7 +169,7 @@ def _pull(
     progress: Progress,
     is_stopped: Callable[[], bool],
 ) -> str | None:
-    """Why it failed, in the engine's words; None: it did not."""
+    """Pull the image. Returns the reason of a failure in the engine's words, or None."""
     import requests
     from docker.errors import APIError
 

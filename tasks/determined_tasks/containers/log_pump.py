@@ -40,8 +40,8 @@ _INIT = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.{1,500} failed: .{1,200})$")
 
 @dataclass
 class Place:
-    """How far the log is shipped: batch ``seq`` of ``stream`` ends after ``frames`` frames, and ``held`` is
-    the unfinished line of each stream."""
+    """The position up to which the log is shipped: batch ``seq`` of ``stream`` ends after ``frames`` frames,
+    and ``held`` is the unfinished line of each stream."""
 
     stream: str = field(default_factory=lambda: str(uuid.uuid4()))
     seq: int = 0
@@ -77,7 +77,7 @@ class LogPump:
     ) -> None:
         self.why = WhyEnded(Path(workdir))
         self.init_error: str | None = None
-        """Why the container's first process could not start the program."""
+        """The reason why the container's first process could not start the program."""
         self._service = service
         self._owner = owner
         self._frames = frames

@@ -1,4 +1,4 @@
-"""Decides what a leg's container looks like. Pure: nothing here asks the engine.
+"""Builds the description of a leg's container. Pure: nothing here asks the engine.
 
 The fields are those of the Docker engine's API, ``POST /containers/create``.
 """
@@ -104,7 +104,8 @@ def environment(
     account: Identity | None,
     compiled: bool = False,
 ) -> dict[str, str]:
-    """What is set on top of the image's own environment. ``compiled``: :data:`COMPILED_DIR` is there."""
+    """The variables set on top of the image's own environment. ``compiled``: :data:`COMPILED_DIR` is
+    mounted."""
     env = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     given = dict(item.partition("=")[::2] for item in image_env)
     if compiled:
@@ -142,7 +143,7 @@ def request(
     ``uid:gid``; ``compiled``: what compilers keep."""
     return {
         "Image": image,
-        # With an entrypoint of our own, the image's is not run, nor is its command.
+        # Our entrypoint replaces the image's entrypoint and its command.
         "Entrypoint": command,
         "Cmd": [],
         "Env": [f"{key}={value}" for key, value in env.items()],
@@ -159,7 +160,7 @@ def request(
 
 
 def own_address(container: Mapping[str, Any]) -> str:
-    """Where this machine reaches a container with a network of its own."""
+    """The address at which this machine reaches a container with a separate network."""
     network = container.get("NetworkSettings") or {}
     return next(
         (one["IPAddress"] for one in (network.get("Networks") or {}).values() if one["IPAddress"]),
@@ -209,7 +210,7 @@ def _host_config(
         "RestartPolicy": {"Name": "no"},
     }
     if user.partition(":")[0] != "0":
-        # A set-uid program of the image would be root, for whom every mount is open.
+        # A set-uid program of the image would run as root, and every mount would be open to it.
         host["SecurityOpt"] = ["no-new-privileges:true"]
     if settings.open_files is not None:
         most = settings.open_files

@@ -1,4 +1,4 @@
-"""What a container may have of its machine beyond an ordinary program's rights.
+"""Checks the rights over its machine that a container may have beyond an ordinary program's.
 
 Capabilities, devices, and mounts for processes that are root are as good as the machine. They are an
 administrator's to have or to give: by the cluster configuration, for all tasks, or by the agent's settings.
@@ -15,7 +15,7 @@ from determined.expconf.container_wishes import is_given, refusal, wishes
 
 
 class RightsError(Exception):
-    """The container may not have what it asks for; the message says who may change that."""
+    """The container asks for a right that it may not have; the message says who may change that."""
 
 
 def require(
@@ -39,7 +39,7 @@ def require(
     }
     for wish in wishes(spec.config, is_root=is_root):
         allowed = list(given.get(wish.setting) or ())
-        # A link is what it leads to: the engine follows it.
+        # The target of a link counts, because the engine follows it.
         if not is_given(wish, [*allowed, *also[wish.setting]], os.path.realpath):
             listed = ", ".join(allowed) or "none"
             raise RightsError(refusal(wish, f"agent {agent_id} allows {listed}"))

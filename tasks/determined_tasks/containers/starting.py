@@ -49,7 +49,7 @@ def patiently(ask: Callable[[], T], say: Say, rest: Rest) -> T:
 
 
 def start(client: APIClient, name: str, body: dict[str, Any]) -> None:
-    """Creates and starts the container, in place of what is left of an earlier try.
+    """Create and start the container, replacing the remains of an earlier try.
 
     Raises APIError for what another try cannot help; CannotStart, EngineUnavailable.
     """

@@ -33,7 +33,7 @@ def test_every_pool_has_an_agent_or_it_is_said(tmp_path: Path) -> None:
         # Only one agent was asked for.
         start = "det agent start --pool small"
         said = " ".join(cluster.up().stderr.split())
-        assert "resource pool small has no agent: what is sent there waits" in said
+        assert "resource pool small has no agent: its tasks wait" in said
         assert start in said
         assert doctor(cluster)["resource pool small"].startswith("WARNING it has no agent")
         run = ("command", "run", "--config", "resources.slots=0", "-d", "echo", "done")

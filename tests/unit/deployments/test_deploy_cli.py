@@ -103,7 +103,7 @@ def test_uninstall_says_what_goes_and_what_stays(run, installed, tmp_path):
     ):
         assert line in done.stderr
     again = run("uninstall")
-    assert (again.exit_code, f"there is no cluster in {tmp_path}" in again.stderr) == (0, True)
+    assert (again.exit_code, f"no cluster found in {tmp_path}" in again.stderr) == (0, True)
 
 
 def test_uninstall_may_keep_the_checkpoints(run, installed):
@@ -132,7 +132,7 @@ def test_logs_of_nothing_and_of_nobody(run):
     result = run("logs")
     assert (result.exit_code, "never started there" in result.stderr) == (1, True)
     result = run("logs", "redis")
-    assert (result.exit_code, "no component 'redis'" in result.stderr) == (1, True)
+    assert (result.exit_code, "unknown component 'redis'" in result.stderr) == (1, True)
 
 
 def test_damaged_record_is_one_line(run, tmp_path):

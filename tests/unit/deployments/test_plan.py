@@ -278,7 +278,9 @@ def test_fingerprint_follows_settings(layout):
 
 
 def test_unknown_component_is_named(layout):
-    with pytest.raises(ClusterError, match="no component 'redis'; there are postgres, prefect"):
+    with pytest.raises(
+        ClusterError, match="unknown component 'redis'; choose one of postgres, prefect"
+    ):
         plan.build(layout, ClusterState(), ["redis"])
 
 

@@ -30,7 +30,9 @@ def test_parts_of_gpus_are_slots(monkeypatch):
 def test_without_nvidia_ml_py_the_cores_are_offered(monkeypatch, caplog):
     nvml_of(monkeypatch, ImportError("nvidia-ml-py is not installed"))
     assert slots.detect(2)[0] == "cpu"
-    assert "GPUs cannot be detected, so none is used: nvidia-ml-py is not installed" in caplog.text
+    assert (
+        "GPUs cannot be detected, so no GPU is used: nvidia-ml-py is not installed" in caplog.text
+    )
     with pytest.raises(ClusterError, match="no NVIDIA GPU"):
         slots.detect(gpu=True)
 
