@@ -12,12 +12,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from determined_service.base.settings import Settings
-from determined_service.proxy.door import Door, receive_back
+from determined_service.proxy.http_protocol import HttpProtocol, receive_back
 
 COLLECT = (5_000, 4, 200)
-"""When Python looks for cyclic garbage: less often than usual, there is little of it; looking costs a
-tenth of the start. Of the middle-aged objects no more than 20,000 are looked at in one go: on a slow machine
-40,000 took 20 ms."""
+"""The thresholds of Python's garbage collector: larger than usual, because there are few cycles and a
+collection costs a tenth of the start. Of the middle-aged objects no more than 20,000 are looked at in one go:
+on a slow machine 40,000 took 20 ms."""
 
 SWITCH_S = 0.001
 """Seconds after which a thread that computes gives way to the event loop; Python's own 5 ms add up."""
@@ -27,14 +27,14 @@ class Server(uvicorn.Server):
     """Ends long polls, followed logs and downloads when it stops, instead of waiting for them."""
 
     def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
-        config.http = Door
+        config.http = HttpProtocol
         super().__init__(config)
         self._app = app
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         receive_back(self.config, self.server_state, self.lifespan.state)
-        gc.freeze()  # likewise what the start has made
+        gc.freeze()  # also objects made by the start
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         hub = getattr(self._app.state, "hub", None)
@@ -60,7 +60,7 @@ def main() -> None:
 
     settings = Settings.load()
     app = create_app(settings)
-    # What is there now stays: collections need not visit it.
+    # Existing objects stay: collections need not visit them.
     gc.freeze()
     config = uvicorn.Config(
         app,
@@ -70,7 +70,7 @@ def main() -> None:
         log_config=None,
         timeout_graceful_shutdown=5,
         timeout_keep_alive=75,
-        # Else whoever asks from this machine could take any address, and guess passwords from each.
+        # Otherwise a client on this machine could claim any address, and guess passwords from each.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
     )
     Server(app, config).run()

@@ -67,7 +67,7 @@ async def _let_mlflow_read(settings: Settings) -> None:
 
 
 def _wake_with(own_log: OwnLog, hub: Hub) -> None:
-    """Whoever follows the log wakes up at each line, which any thread may write."""
+    """Wake the followers of the log at each line, which any thread may write."""
     loop = asyncio.get_running_loop()
 
     def tell() -> None:

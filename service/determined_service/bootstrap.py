@@ -1,4 +1,4 @@
-"""What every cluster has from its first start: two users and an identity. And sweeping up."""
+"""Creates the first rows of every cluster, two users and an identity, and cleans up at a start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_CLUSTER = uuid.UUID(int=0)
 
 
 async def bootstrap(db: Database, settings: Settings) -> uuid.UUID:
-    """Creates what is missing; returns the cluster's id. Safe to run in several processes at once.
+    """Create missing rows and return the cluster's id. Safe to run in several processes at once.
 
     A user without an entry in ``settings.bootstrap_passwords`` is made with a blank password, as
     Determined does; RuntimeError where other machines reach the service.

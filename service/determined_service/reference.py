@@ -47,7 +47,7 @@ WHO = {
     Grant.AGENT: "agents",
     Grant.SERVING: "agents, and the supervisor or run that serves it",
 }
-"""Who may send a request, in the words of the page. None: the route asks for no token."""
+"""The senders of a request, in the words of the page. None: the route asks for no token."""
 
 
 def rules_of(dependant: Dependant) -> Iterator[Rule]:

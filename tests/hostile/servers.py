@@ -10,16 +10,18 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp
 
-from determined_service.proxy.door import Door
+from determined_service.proxy.http_protocol import HttpProtocol
 from tests.waiting import until_async
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: ASGIApp, monkeypatch: pytest.MonkeyPatch, door: type[Door] = Door
+    app: ASGIApp, monkeypatch: pytest.MonkeyPatch, protocol: type[HttpProtocol] = HttpProtocol
 ) -> AsyncIterator[int]:
-    """The port of a server with the service's door."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, http=door, lifespan="off", log_config=None))
+    """The port of a server with the service's protocol."""
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None)
+    )
     with contextlib.ExitStack() as stack:
         # Signals are pytest's.
         monkeypatch.setattr(server, "capture_signals", lambda: stack)

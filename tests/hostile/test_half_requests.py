@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from determined_service.proxy import lobby
-from determined_service.proxy.door import Door
+from determined_service.proxy.http_protocol import HttpProtocol
 from determined_service.proxy.lobby import Lobby
 from tests.hostile.servers import serving
 
@@ -37,7 +37,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(lobby, "BODY_S", 1.0)
     monkeypatch.setattr(lobby, "LOOK_S", 0.05)
 
-    class Small(Door):
+    class Small(HttpProtocol):
         lobby = Lobby(MOST)
 
     async with serving(app, monkeypatch, Small) as found:

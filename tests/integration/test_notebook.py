@@ -228,4 +228,4 @@ def test_a_notebook_in_a_browser_and_its_files_in_the_next_one(
         return shown["exitStatus"] if shown["state"] == "STATE_TERMINATED" else None
 
     assert "nobody used it" in until("the idle notebook's end", ended)
-    assert "nobody has used this task" in cluster.det("notebook", "logs", task_id).stdout
+    assert "this task was not used for" in cluster.det("notebook", "logs", task_id).stdout

@@ -124,7 +124,7 @@ async def test_an_archive_of_a_changed_file_does_not_end_well(
     path = stored.root / stored.uuid / "big.bin"
     path.write_bytes(FILES["big.bin"][:-1] + b"?")
     for form in ("tar", "tgz", "zip"):
-        with pytest.raises(Broken, match=r"big\.bin is not what was stored"):
+        with pytest.raises(Broken, match=r"big\.bin differs from the stored file"):
             await whole(await readers.read(stored.question(form), ALICE))
 
 

@@ -20,7 +20,7 @@ from determined.pytorch import _checkpoint, _code, _data, _lr_scheduler, _metric
 from determined.pytorch._callback import Callbacks, PyTorchCallback
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._data import DataLoader
-from determined.pytorch._plan import Plan, Target
+from determined.pytorch._plan import FitPlan, Goal
 from determined.pytorch._trial import PyTorchTrial, by_name
 from determined.pytorch._units import Scale
 from determined.pytorch._validation import Validation
@@ -40,7 +40,7 @@ class TrainingLoop:
     stops without a checkpoint of its position.
     """
 
-    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext, plan: Plan) -> None:
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext, plan: FitPlan) -> None:
         self._trial = trial
         self._context = context
         self._check_wrapped()
@@ -194,7 +194,7 @@ class TrainingLoop:
             if self._stopping:
                 return
 
-    def _train_to(self, target: Target) -> None:
+    def _train_to(self, target: Goal) -> None:
         plan, position, scale = self._plan, self.position, self._scale
         last = scale.batches(target.length)
         while position.batches_trained < last:

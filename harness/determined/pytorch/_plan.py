@@ -14,13 +14,13 @@ POLICIES = ("best", "all", "none")
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """The arguments of ``fit``, checked.
 
     ``searcher_metric`` is None off-cluster, where there is no search.
     """
 
-    lengths: Callable[[], Iterator[Target]]
+    lengths: Callable[[], Iterator[Goal]]
     checkpoint_period: TrainUnit | None
     validation_period: TrainUnit | None
     reporting_period: TrainUnit
@@ -33,7 +33,7 @@ class Plan:
     smaller_is_better: bool
 
 
-class Target:
+class Goal:
     """A goal: train until ``length`` in all. ``wants_metric``: the searcher waits for a validation."""
 
     wants_metric = False
@@ -49,7 +49,7 @@ class Target:
         """Note that the goal is trained, validated and stored in a checkpoint."""
 
 
-class SearcherTarget(Target):
+class SearcherGoal(Goal):
     """A goal that the searcher assigned; its end is reported."""
 
     wants_metric = True
@@ -70,7 +70,7 @@ def lengths(
     searcher: dict[str, Any] | None,
     max_length: TrainUnit | None,
     test_mode: bool,
-) -> Callable[[], Iterator[Target]]:
+) -> Callable[[], Iterator[Goal]]:
     """The lengths to train, as a function that starts an iteration over them. ``searcher`` is the section of
     the configuration, None off-cluster.
 
@@ -87,14 +87,14 @@ def lengths(
     if max_length is not None and not isinstance(max_length.value, int):
         raise TypeError(f"max_length must be one number of units, found {max_length!r}")
     if test_mode:
-        return lambda: iter([Target(Batch(1))])
+        return lambda: iter([Goal(Batch(1))])
     if searcher is None:
         if max_length is None:
             raise ValueError(
                 "fit() needs max_length off-cluster, e.g. max_length=pytorch.Epoch(10)"
             )
         wanted = max_length
-        return lambda: iter([Target(wanted)])
+        return lambda: iter([Goal(wanted)])
     max_time, unit = configured_length(searcher)
     if has_operations(searcher) and max_time is None:
         if unit is None:
@@ -107,7 +107,7 @@ def lengths(
                 ),
             )
         return lambda: (
-            SearcherTarget(from_searcher(unit, operation.length), operation)
+            SearcherGoal(from_searcher(unit, operation.length), operation)
             for operation in core_context.searcher.operations()
         )
     if max_length is None and max_time is not None and unit is not None:
@@ -119,7 +119,7 @@ def lengths(
             "searcher.time_metric (batches, epochs or records) with max_time, or give fit() a max_length",
         )
     target = max_length
-    return lambda: iter([Target(target)])
+    return lambda: iter([Goal(target)])
 
 
 def check_period(name: str, period: TrainUnit | None) -> None:

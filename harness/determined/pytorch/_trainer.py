@@ -178,7 +178,7 @@ class Trainer:
             )
         if context._managed and latest_checkpoint is None:
             self._warn_of_start_from_scratch()
-        plan = _plan.Plan(
+        plan = _plan.FitPlan(
             lengths=lengths,
             checkpoint_period=checkpoint_period,
             validation_period=validation_period,

@@ -40,7 +40,7 @@ async def hash_password(password: str, is_hashed: bool, settings: Settings) -> s
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What shows that a user changes its own password: the old one, or a session that has just begun."""
+    """The proof that users change their own password: the old one, or a session that has just begun."""
 
     token: str
     old: str | None

@@ -115,7 +115,7 @@ class _Remembered:
 
 
 class Authenticator:
-    """Verifies tokens for one process; see the module's docstring for what it remembers."""
+    """Verifies tokens for one process; the module's docstring lists its caches."""
 
     def __init__(self, db: Database, hub: Hub, settings: Settings) -> None:
         self._db = db
@@ -143,7 +143,7 @@ class Authenticator:
         return hmac.compare_digest(token.encode(), self._agent_token.encode())
 
     def is_platform(self, token: str) -> bool:
-        """Whether an agent, a supervisor or a run sends it."""
+        """True if an agent, a supervisor or a run sends it."""
         return self.is_agent(token) or serving.read(self._agent_token, token) is not None
 
     async def principal(self, token: str) -> Principal:
@@ -153,7 +153,7 @@ class Authenticator:
         return await self._find(token)
 
     async def of_pages(self, token: str) -> Principal:
-        """Who a browser's cookie stands for. Raises Unauthenticated."""
+        """The user of a browser's cookie. Raises Unauthenticated."""
         if not token.startswith(PAGES):
             raise Unauthenticated("this cookie is of an earlier release: log in again")
         return await self._find(token)

@@ -50,7 +50,7 @@ class Passwords:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
 
     async def principal(self, request: Request, sent: str) -> Principal:
-        """Who sends the name and password ``sent``, as the header holds them.
+        """The user with the name and password ``sent``, as the header holds them.
 
         Raises Unauthenticated, Forbidden, TooManyRequests, BadRequest.
         """

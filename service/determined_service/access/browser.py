@@ -1,4 +1,4 @@
-"""Who asks from a browser: pages that a program of somebody else's makes, and whose scripts send no header.
+"""Logins of browsers for pages made by other programs (Prefect, MLflow), whose scripts send no header.
 
 Elsewhere a token is a header, because a cookie goes with whatever any page asks for. Here it may be a
 cookie that
@@ -77,7 +77,7 @@ def require_own_page(request: Request) -> None:
 
 
 def is_of_ours(request: Request) -> bool:
-    """Whether a page of the same origin sends this request; a read may also be an address that a person
+    """True if a page of the same origin sends this request; a read may also be an address that a person
     opens."""
     reads = request.method in _READING
     site = request.headers.get("sec-fetch-site")
@@ -112,7 +112,7 @@ def keep(answer: Response, request: Request, token: str) -> None:
 
 
 def forget(answer: Response) -> None:
-    """A cookie of an earlier release, which had no host name of its own, goes."""
+    """Delete the cookie of an earlier release, which was not bound to a separate host name."""
     answer.delete_cookie(COOKIE, path=PATH)
 
 

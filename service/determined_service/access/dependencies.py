@@ -5,7 +5,7 @@ Every route has one of these among its parameters, so none can be reached withou
 
 * ``may(action, kind, verb)``: the path names the target. The route's function gets the
   :class:`Principal`, or is not called.
-* ``may_named(action, kind, verb)``: the body names the targets. The function gets a :class:`Gate`, which
+* ``may_named(action, kind, verb)``: the body names the targets. The function gets a :class:`Admission`, which
   gives the principal away only for targets that it has been shown.
 * the readers (``ExperimentReader`` …): as ``may(Action.READ, kind)``.
 * ``AgentAuth``: agents only.
@@ -39,7 +39,7 @@ Bearer = Annotated[object, Security(_bearer)]
 
 
 async def asker(request: Request) -> Principal:
-    """Who asks, with any valid token; ``principal.run`` is set when a process outside of the cluster does."""
+    """The sender, with any valid token; ``principal.run`` is set for a process outside of the cluster."""
     auth: Authenticator = request.app.state.auth
     found = await auth.principal(bearer_token(request.headers))
     count(request, found)
@@ -62,7 +62,7 @@ def count(request: Request, subject: Principal) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Admission:
     """Lets one subject through to the targets that it may do the action to."""
 
     subject: Principal
@@ -131,8 +131,8 @@ class Rule:
         self.grant = RULES[action, kind]
         self.action, self.kind, self.verb = action, kind, verb
 
-    def gate(self, request: Request, subject: Principal) -> Gate:
-        return Gate(subject, self.action, self.kind, self.verb, request.app.state.owners)
+    def admission(self, request: Request, subject: Principal) -> Admission:
+        return Admission(subject, self.action, self.kind, self.verb, request.app.state.owners)
 
 
 class May(Rule):
@@ -143,7 +143,7 @@ class May(Rule):
         text = request.path_params.get(PARAMETERS.get(self.kind, ""))
         one = None if self.action == Action.READ or text is None else read_id(self.kind, text)
         if one is not None and owner_decides(subject, self.action, self.kind):
-            return await self.gate(request, subject).admit(one)
+            return await self.admission(request, subject).admit(one)
         authorise(subject, self.action, Target(self.kind, one), self.verb)
         return subject
 
@@ -151,16 +151,16 @@ class May(Rule):
 class MayNamed(Rule):
     """The dependency behind :func:`may_named`."""
 
-    async def __call__(self, request: Request, _: Bearer = None) -> Gate:
-        return self.gate(request, await asker(request))
+    async def __call__(self, request: Request, _: Bearer = None) -> Admission:
+        return self.admission(request, await asker(request))
 
 
 class MayNamedUnlessEnded(MayNamed):
     """None instead of Conflict: the allocation, or the run, whose process asks has ended."""
 
-    async def __call__(self, request: Request, _: Bearer = None) -> Gate | None:  # type: ignore[override]
+    async def __call__(self, request: Request, _: Bearer = None) -> Admission | None:  # type: ignore[override]
         try:
-            return self.gate(request, await asker(request))
+            return self.admission(request, await asker(request))
         except Conflict:
             return None
 
@@ -186,7 +186,7 @@ def may(action: Action, kind: Kind, verb: str = "") -> Any:
 
 
 def may_named(action: Action, kind: Kind, verb: str = "") -> Any:
-    """For ``Annotated[Gate, may_named(…)]``: the body names the targets."""
+    """For ``Annotated[Admission, may_named(…)]``: the body names the targets."""
     return Depends(MayNamed(action, kind, verb))
 
 

@@ -26,14 +26,15 @@ _DIGITS = str.maketrans(
 
 
 def skeleton(name: str) -> str:
-    """What two names share that look alike: no accents, no capitals, single spaces, letters for digits."""
+    """The form that names share if they look alike: no accents, no capitals, single spaces, letters for
+    digits."""
     plain = unicodedata.normalize("NFKD", name).casefold().translate(_DIGITS)
     kept = "".join(letter for letter in plain if not unicodedata.combining(letter))
     return " ".join(kept.split()).replace("i", "l")
 
 
 def problem_of(name: str) -> str | None:
-    """Why nobody but an administrator's account may be called ``name``; None: it may."""
+    """The reason why only an administrator's account may be called ``name``; None: any may."""
     for letter in name:
         if unicodedata.category(letter)[0] == "C" or letter in "\u2028\u2029":
             return f"it holds the invisible character U+{ord(letter):04X}"

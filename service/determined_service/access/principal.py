@@ -84,7 +84,7 @@ class Principal:
 
     @property
     def is_platform(self) -> bool:
-        """Whether a process of this project asks, in nobody's name: an agent, a supervisor or a run."""
+        """True for a process of this project that acts for no user: an agent, a supervisor or a run."""
         return self.kind in (AGENT, SERVING)
 
     def run_of(self, trial_id: int) -> RunRef | None:

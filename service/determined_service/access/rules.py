@@ -50,7 +50,7 @@ from determined_service.base.errors import Forbidden, Unauthenticated
 
 
 class Action(StrEnum):
-    """What a subject asks for."""
+    """The kinds of request."""
 
     READ = "read"
     CREATE = "create"
@@ -66,7 +66,7 @@ class Action(StrEnum):
 
 
 class Grant(StrEnum):
-    """Who may, in one word."""
+    """The subjects that are allowed, in one word."""
 
     LOGGED_IN = "logged in"
     OWNER = "owner"
@@ -121,12 +121,12 @@ RULES: dict[tuple[Action, Kind], Grant] = {
 
 
 _BEGINS = frozenset({Action.CREATE, Action.SUBMIT, Action.REGISTER, "continue"})
-"""What makes something that outlives the task that asks."""
+"""Actions that make something that may outlive the task."""
 
 
 def owner_decides(subject: Principal, action: Action, kind: Kind) -> bool:
-    """Whether :func:`authorise` needs the target's owner: reads, administrators, a training process that
-    reports, supervisors and runs cost no look at the database."""
+    """True if :func:`authorise` needs the target's owner: reads, administrators, a training process that
+    reports, supervisors and runs need no look at the database."""
     grant = RULES[action, kind]
     if subject.admin or subject.serves is not None:
         return False
@@ -181,7 +181,7 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
 
 
 def _require_served(served: Served, action: Action, target: Target, verb: str) -> None:
-    """A supervisor or a run asks about the one thing that it serves; nobody owns what it may do."""
+    """Allow a supervisor or a run the one thing that it serves; ownership does not matter."""
     is_it = target.id is not None and (target.kind, str(target.id)) == (served.kind, served.id)
     if action == Action.SERVE and is_it:
         return

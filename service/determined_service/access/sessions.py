@@ -21,7 +21,7 @@ PAGES = "pages."
 browser sends its cookie to every port of the host name, whoever listens there."""
 PAGES_LIFE = datetime.timedelta(hours=12)
 SEEN = datetime.timedelta(hours=1)
-"""When a session was last used is known to this: to write it with each request would be dear."""
+"""The precision of a session's last use: storing it with each request would be expensive."""
 
 _s = user_sessions.c
 _UNUSED = sa.text(

@@ -114,7 +114,7 @@ _FIND: Mapping[Kind, sa.TextClause] = {
             f"WHERE x.id = ANY(:ids)"
         ),
         Kind.CHECKPOINT: (
-            # A trial that was continued has another task than the one that stored it.
+            # A trial that was continued has a new task, not the one that stored the checkpoint.
             f"x.uuid AS id, u.id AS owner_id, u.username, e.submitted_by AS submitter, "
             f"coalesce(t.task_id, x.task_id) AS task_id "
             f"FROM checkpoints x LEFT JOIN trials t ON t.id = x.trial_id {_PERHAPS} "
@@ -124,7 +124,7 @@ _FIND: Mapping[Kind, sa.TextClause] = {
             "x.id, u.id AS owner_id, u.username, x.submitted_by AS submitter, NULL AS task_id "
             "FROM pipelines x JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
         ),
-        # By its name, whatever the case, or by its number.
+        # By its name, in any case of letters, or by its number.
         Kind.MODEL: (
             "given AS id, u.id AS owner_id, u.username, m.submitted_by AS submitter, NULL AS task_id "
             "FROM unnest(cast(:ids AS text[])) AS given JOIN models m ON CASE "
@@ -168,7 +168,7 @@ class Owners:
     async def find(
         self, kind: Kind, ids: Collection[Id], asker: int, task: str | None = None
     ) -> dict[Id, Owner | None]:
-        """As :func:`find_owners`, for the user ``asker``, or for a process of its ``task``."""
+        """Like :func:`find_owners`, for the user ``asker``, or for a process of its ``task``."""
         known = {one: self._known.get((kind, one)) for one in ids}
         # A task may have come in the place of one that is remembered: its trial was continued.
         if all(

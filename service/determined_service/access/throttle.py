@@ -54,7 +54,7 @@ NAME = Budget(burst=20, every_s=3.0)
 
 
 class Accounts:
-    """What each key has used up of ``budget``."""
+    """The use that each key has made of ``budget``."""
 
     def __init__(self, budget: Budget, size: int, clock: Callable[[], float]) -> None:
         self._budget = budget

@@ -1,4 +1,4 @@
-"""What Determined's clients may ask for and this service does not have: what to use instead."""
+"""Requests of Determined's clients that this service does not have, each with the alternative."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 
 _ADVICE = {
     r"/api/v1/master/cluster_message": "messages to all users are not kept; tell them in another way",
-    r"/oauth2/.*": "log in with name and password (det user login NAME); there are no OAuth clients",
-    r"/api/v1/tokens?(/.*)?": "log in with det user login NAME; there are no access tokens",
+    r"/oauth2/.*": "OAuth is not supported: log in with name and password (det user login NAME)",
+    r"/api/v1/tokens?(/.*)?": "access tokens are not supported: log in with det user login NAME",
     r"/api/v1/templates?(/.*)?": "put the template's fields into the configuration; templates are not kept",
     r"/api/v1/webhooks(/.*)?": "ask for states (det e wait ID), or let Prefect tell you: its automations",
     r"/api/v1/(groups|roles|permissions|rbac)(/.*)?": "there are users and administrators: det user list",
@@ -18,6 +18,6 @@ _ADVICE = {
 
 
 def advice(path: str) -> str:
-    """What to use instead of that path of Determined's, after a colon; empty for any other path."""
+    """The alternative to that path of Determined's, after a colon; empty for any other path."""
     found = next((text for one, text in _ADVICE.items() if re.fullmatch(one, path)), None)
     return "" if found is None else f": {found}"

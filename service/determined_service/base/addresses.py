@@ -16,7 +16,7 @@ def client_address(request: Request) -> str:
 
 
 def is_from_here(request: Request) -> bool:
-    """Whether the request comes from this machine, and through no proxy as far as one can see."""
+    """True if the request comes from this machine, and shows no sign of a proxy."""
     return is_loopback(client_address(request)) and not any(
         name in request.headers for name in ("forwarded", "x-forwarded-for")
     )
@@ -36,7 +36,7 @@ def network(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether the address is this machine's own; ``localhost`` is, other names are not."""
+    """True if the address is this machine's own; of names, only ``localhost`` counts."""
     if address == "localhost":
         return True
     try:

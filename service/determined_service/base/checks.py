@@ -34,14 +34,14 @@ def show(value: Any) -> str:
 
 
 def text_problem(text: str) -> str | None:
-    """Why the database cannot hold ``text``, or None."""
+    """The reason why the database cannot hold ``text``, or None."""
     if "\0" in text:
         return "holds the character NUL, which cannot be stored"
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            return "holds half of a surrogate pair, which is no character"
+            return "holds half of a surrogate pair, which is not a character"
     return None
 
 
@@ -95,7 +95,7 @@ class _Walk:
     def visit(self, value: Any, path: str, depth: int) -> None:
         self.left -= 1
         if self.left < 0:
-            raise BadRequest(f"{path}: more than {self.most} values; that many are allowed")
+            raise BadRequest(f"{path}: at most {self.most} values are allowed")
         kind = type(value)
         if kind is str:
             self.text(value, path)

@@ -22,8 +22,7 @@ _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 
 async def hold_name(conn: AsyncConnection, name: str) -> None:
-    """Until the end of the transaction, whoever else holds the same name waits: for things that have no row
-    yet."""
+    """Take an advisory lock on ``name`` until the transaction ends: for things that have no row yet."""
     await conn.execute(_HOLD, {"name": name})
 
 

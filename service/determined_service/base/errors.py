@@ -1,4 +1,4 @@
-"""How a request that fails is answered: always in the same JSON, and never with SQL.
+"""The answers to failed requests: always the same JSON, and never with SQL.
 
 A refusal (:mod:`~determined_service.base.refusals`) says what it says. What nobody foresaw ends here too: a
 value that the database cannot store is a BadRequest, and any other fault a 500 with an id, under which the
@@ -92,7 +92,7 @@ async def with_cause(refusal: ApiError, request: Request) -> ApiError:
 
 
 def _first_line(error: BaseException) -> str:
-    """What Postgres says in its first line; the others hold the row, or the statement."""
+    """The first line of Postgres's message; the others hold the row, or the statement."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         return error.diag.message_primary
     lines = str(error).splitlines()

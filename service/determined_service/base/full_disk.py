@@ -1,4 +1,4 @@
-"""Whether a full disk may be why the database does not answer."""
+"""Checks if a full disk may be the reason why the database does not answer."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ async def notify(conn: AsyncConnection, *topics: str) -> None:
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float) -> bool:
-    """Whether ``event`` was set within ``seconds``."""
+    """True if ``event`` was set within ``seconds``."""
     # Not wait_for: before Python 3.12 it may swallow a cancellation that comes together with the
     # event, and the service would not stop.
     try:

@@ -1,4 +1,4 @@
-"""Where people find the service's pages, and those of MLflow and Prefect."""
+"""The addresses of the service's pages, and of MLflow's and Prefect's."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def own_host(settings: Settings, label: str) -> str:
 
 
 def is_own_host(settings: Settings, label: str, host: str) -> bool:
-    """Whether ``host`` (of the header) is the host name of the pages ``label``."""
+    """True if ``host`` (of the header) is the host name of the pages ``label``."""
     return host.lower().partition(":")[0] == own_host(settings, label) != ""
 
 
 def elsewhere(settings: Settings, label: str, host: str) -> str | None:
-    """Where a browser that came to ``host`` (of the header) finds the pages ``label``: an address without a
-    path. None: there, or they have no host name that leads here."""
+    """The address, without a path, at which a browser that came to ``host`` (of the header) finds the pages
+    ``label``. None: at ``host`` itself, or they have no host name that leads here."""
     if is_own_host(settings, label, host):
         return None
     given = host.lower().encode("latin-1", "replace")
@@ -57,5 +57,5 @@ def elsewhere(settings: Settings, label: str, host: str) -> str | None:
 
 @functools.cache
 def has_mlflow() -> bool:
-    """Whether MLflow is installed beside the service; it is not imported."""
+    """True if MLflow is installed beside the service; it is not imported."""
     return importlib.util.find_spec("mlflow") is not None

@@ -35,7 +35,7 @@ _NOBODY = (
 
 _SCRYPT = "scrypt"
 
-# Threads of their own: a rush of logins holds up nothing else that needs a thread.
+# Separate threads: many logins at once must not hold up other work that needs a thread.
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="passwords")
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ async def in_thread(function: Callable[..., T], *given: Any) -> T:
 
 
 def is_blank(sent: str) -> bool:
-    """Whether ``sent`` is the blank password: blank, or the hash of it that some clients send."""
+    """True if ``sent`` is the blank password: blank, or its hash, which some clients send."""
     return sent in ("", _BLANK_HASHED)
 
 
@@ -58,12 +58,12 @@ def as_sent(password: str) -> str:
 
 
 def store(sent: str) -> str:
-    """What to keep of ``sent``."""
+    """The hash to store for ``sent``."""
     return _HASHER.hash(sent)
 
 
 def matches(sent: str, kept: str | None) -> bool:
-    """Whether ``sent`` is the password of which ``kept`` was stored; never for None.
+    """True if ``kept`` was stored for the password ``sent``; never for None.
 
     Takes as long for None as for a hash.
     """
@@ -76,7 +76,7 @@ def matches(sent: str, kept: str | None) -> bool:
 
 
 def is_outdated(kept: str) -> bool:
-    """Whether ``kept`` has an older format or other costs than :func:`store` gives it now."""
+    """True if ``kept`` has an older format or other costs than :func:`store` uses now."""
     return kept.startswith(f"{_SCRYPT}$") or _HASHER.check_needs_rehash(kept)
 
 

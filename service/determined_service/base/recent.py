@@ -12,9 +12,8 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Keeps at most ``most`` values; the one that was not asked for the longest goes first. Any thread may
-    use it. Values are shared by all who ask: nobody may change them.
-    """
+    """Keeps at most ``most`` values, and drops the least recently read one first. Any thread may use it.
+    Values are shared by all who ask: nobody may change them."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -29,7 +29,7 @@ class ApiError(Exception):
 
 
 class BadRequest(ApiError):
-    """What was sent cannot be used."""
+    """The request is invalid."""
 
     status, code, reason = 400, 3, "InvalidArgument"
 
@@ -54,7 +54,7 @@ class OverQuota(Forbidden):
 
 
 class NotFound(ApiError):
-    """What was asked for does not exist. The message has the words "not found", for which scripts look."""
+    """The requested object does not exist. The message has the words "not found", for which scripts look."""
 
     status, code, reason = 404, 5, "NotFound"
 

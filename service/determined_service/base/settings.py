@@ -17,21 +17,21 @@ from determined_service.base.addresses import is_loopback
 
 @dataclass
 class _InForce:
-    """One for all copies of the settings, so that a new configuration reaches whoever holds one."""
+    """Shared by all copies of the settings, so that a new configuration reaches every holder."""
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     refusal: str = ""
 
 
 class Settings(BaseModel):
-    """What one service process needs to know; unknown keys are refused."""
+    """The settings of one service process; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
     host: str = "127.0.0.1"
     port: int = 8080
     public_url: str | None = None
-    """Where browsers reach the service, ``https://name:port``. None: host and port as above."""
+    """The address of the service for browsers, ``https://name:port``. None: host and port as above."""
     proxy_host: str | None = None
     """Host names of tasks in browsers, such as ``https://*.tasks.example.com``, for which DNS and
     certificates have a wildcard (docs/sit-down/proxy.md). None: names below ``localhost``, for visitors on
@@ -39,8 +39,9 @@ class Settings(BaseModel):
     db_url: str
     """``postgresql://user:password@host:port/database`` (or ``?host=/socket/dir``)."""
     mlflow_db_url: str | None = None
-    """The same database for MLflow's server, as a role that gets the right to read what it shows and no more,
-    each time the service starts. None: as ``db_url``, in sessions that read only."""
+    """The same database for MLflow's server, as a role that at each start of the service gets the right to
+    read the tables that MLflow's pages show, and no others. None: as ``db_url``, in sessions that only
+    read."""
     mlflow_idle_s: float = 900.0
     """Seconds without a request after which MLflow's server is ended; the next one starts it."""
     prefect_api_url: str | None = None
@@ -80,7 +81,7 @@ class Settings(BaseModel):
 
     @property
     def cluster_refusal(self) -> str:
-        """Why the file is not in force; empty if it is."""
+        """The reason why the file is not in force; empty if it is."""
         return self._in_force.refusal
 
     def put_in_force(self, cluster: ClusterConfig, refusal: str = "") -> None:
@@ -98,7 +99,7 @@ class Settings(BaseModel):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether other machines reach the service: it listens on more than loopback, or has a public
+        """True if other machines reach the service: it listens on more than loopback, or has a public
         address."""
         public = urlsplit(self.public_url or "").hostname
         return not is_loopback(self.host) or (public is not None and not is_loopback(public))

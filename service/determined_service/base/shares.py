@@ -1,4 +1,4 @@
-"""What one asker may have of what all share: connections, threads, requests, bytes of answers.
+"""Limits the share of one user in common resources: connections, threads, requests, bytes of answers.
 
 Whoever asks is named once, where the token is looked up (:data:`ASKER`), and found again wherever the request
 goes on. What the service does by itself has no name, and no limit.
@@ -65,7 +65,7 @@ class Share:
 
 
 class Requests:
-    """How many requests of one asker may be under way."""
+    """Limits the number of one user's requests under way."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -136,7 +136,7 @@ class InFlight:
 
     @contextlib.asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
-        """Raises Unavailable when there is no place for so long that the asker had better come again."""
+        """Wait for room for the answer. Raises Unavailable if the wait takes too long."""
         if size <= UNCOUNTED_BYTES:
             yield
             return

@@ -39,7 +39,7 @@ def most(wanted: int, widths: Mapping[int, int], spread: Spread) -> int:
 
 
 def could_hold(wanted: int, widths: Mapping[int, int], spread: Spread) -> bool:
-    """Whether one agent is wide enough for ``wanted`` slots, or several are together."""
+    """True if one agent is wide enough for ``wanted`` slots, or several are together."""
     widest = max((width for width, count in widths.items() if count), default=0)
     return wanted <= widest or most(wanted, widths, spread) >= wanted
 

@@ -48,13 +48,13 @@ async def require_start_from(change: Change, allocation_id: str, trial_id: int, 
     given = {"allocation_id": allocation_id, "trial_id": trial_id, "uuid": uuid}
     if (await change.conn.execute(_STARTS_FROM, given)).first() is None:
         raise Conflict(
-            f"allocation {allocation_id} is no leg of trial {trial_id} that starts from checkpoint {uuid}, or"
-            " has ended"
+            f"allocation {allocation_id} is not a running leg of trial {trial_id} that started from "
+            f"checkpoint {uuid}"
         )
 
 
 async def give_up_checkpoint(change: Change, trial_id: int, uuid: UUID, reason: str) -> StartFrom:
-    """Marks the checkpoint as ERROR with the ``reason``; what the trial starts from instead.
+    """Mark the checkpoint as ERROR with the ``reason``; returns the checkpoint to start from instead.
 
     That is the checkpoint before it, else the trial's warm start (which may be ``uuid`` itself: there is
     no other), else nothing. May be repeated. Raises NotFound when there is no such trial.
@@ -114,7 +114,7 @@ async def forget_latest(conn: AsyncConnection, *uuids: UUID) -> None:
 
 
 def checkpoint_facts(row: sa.Row[Any]) -> CheckpointFacts | None:
-    """What a leg needs to verify the checkpoint it starts from; None: there is no row of it."""
+    """The facts a leg needs to verify the checkpoint it starts from; None: the checkpoint has no row."""
     if row.resources is None:
         return None
     return CheckpointFacts(row.resources, row.checksums, row.storage)

@@ -45,14 +45,14 @@ SHOWN_STATE: Mapping[str, str] = {
     states.COMPLETED: DONE,
     states.ERROR: FAILED,
 }
-"""By the task's state, what the flow and the API call the state of a deletion."""
+"""The name of a deletion's state in the flow and the API, by the task's state."""
 
 c = checkpoints.c
 d = deletions.c
 
 
 def notebook_key(cluster_id: str, task_id: str) -> str:
-    """Where in the storage a notebook keeps its files."""
+    """The prefix of a notebook's files in the storage."""
     return f"{cluster_id}/notebook/{task_id}"
 
 
@@ -61,7 +61,8 @@ _DELETABLE = sa.func.coalesce(c.storage["type"].astext, "") != "own"
 
 
 async def collect_garbage(change: Change, experiment_id: int) -> int:
-    """Has what the experiment's policy does not keep deleted, in its owner's name; the deletion's id."""
+    """Order the deletion of checkpoints that the experiment's policy drops, in its owner's name; returns the
+    deletion's id."""
     return await _request(change, POLICY, experiment_id, None)
 
 
@@ -219,7 +220,7 @@ async def _refuse_needed(
     row = found.first()
     if row is not None:
         raise Conflict(
-            f"trial {row.id} of experiment {row.experiment_id} is to start from checkpoint {row.uuid}: "
+            f"trial {row.id} of experiment {row.experiment_id} will start from checkpoint {row.uuid}: "
             "wait until that trial has ended, or kill it"
         )
 
@@ -313,7 +314,7 @@ _WORK = sa.text(
 
 
 async def work(conn: AsyncConnection, deletion_id: int, settings: Settings) -> DeletionWork:
-    """What a run has to do: per storage the checkpoints, and what else is to go. Raises NotFound.
+    """The work of a run: per storage the checkpoints and other files to delete. Raises NotFound.
 
     The processes of checkpoints that were never finished are gone, or the service refuses to hear of them.
     """
@@ -399,7 +400,7 @@ async def note_deleted(
     await keeping.seen(change.conn, keeping.DELETION, deletion_id)
 
 
-# Its globs matched nothing: it is what it was.
+# Its globs matched nothing, so the row stays as it was.
 _LATEST_AGAIN = sa.text(
     """
     UPDATE trials t SET latest_checkpoint = c.uuid
@@ -433,7 +434,7 @@ async def _fail(change: Change, row: sa.Row[Any], reason: str) -> None:
     """Gives the locked deletion up; an experiment that was to be deleted says why it was not."""
     await transition(change, TASK, row.task_id, states.ERROR, reason=reason)
     if row.kind == NOTEBOOKS:
-        # They are there, and may be deleted later.
+        # The files still exist, and may be deleted later.
         await change.conn.execute(_UNMARK_NOTEBOOKS, {"mark": str(row.id)})
     if row.kind == EXPERIMENT_WHOLE:
         await transition(change, EXPERIMENT, row.experiment_id, states.DELETE_FAILED, reason=reason)
@@ -465,6 +466,6 @@ _FORGET = sa.text(
 
 
 async def known_checkpoints(conn: AsyncConnection, uuids: Iterable[UUID]) -> set[UUID]:
-    """Those of ``uuids`` that there are rows of, whatever their state."""
+    """Those of ``uuids`` that have rows, in any state."""
     found = await conn.execute(sa.select(c.uuid).where(c.uuid.in_(list(uuids))))
     return set(found.scalars())

@@ -1,4 +1,5 @@
-"""Which checkpoints of an experiment its policy keeps: :func:`keep`, a pure function, and its facts."""
+"""Decides which checkpoints of an experiment its policy keeps: :func:`keep`, a pure function, and its
+facts."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How many checkpoints stay: the best of the experiment, the best and the latest of each trial."""
+    """The numbers of checkpoints to keep: the best of the experiment, the best and the latest of each
+    trial."""
 
     save_experiment_best: int = 0
     save_trial_best: int = 1
@@ -42,11 +44,11 @@ class Candidate:
     loss: float | None = None
     validation_id: int | None = None
     unnamed: bool = False
-    """Whether its trial reported validations, none of which had the searcher's metric."""
+    """True if its trial reported validations, but none with the searcher's metric."""
 
     @property
     def ranked(self) -> bool:
-        """Whether it can be among the best."""
+        """True if it can be among the best."""
         return self.loss is not None and math.isfinite(self.loss) and self.validation_id is not None
 
 
@@ -126,7 +128,7 @@ _CHECKPOINTS = sa.text(
       AND coalesce(c.storage ->> 'type', '') <> 'own'
     """
 )
-# What a trial has started from is part of its record; what a live one may start from, it needs.
+# The checkpoint a trial started from is part of its record; a live trial needs those it may start from.
 _IN_USE = sa.text(
     """
     SELECT warm_start_checkpoint AS uuid FROM trials WHERE warm_start_checkpoint = ANY(:uuids)
@@ -152,7 +154,7 @@ class Choice:
 
 
 async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Policy) -> Choice:
-    """What goes of the experiment's checkpoints by ``policy``.
+    """Choose the experiment's checkpoints that ``policy`` drops.
 
     One that was found damaged takes no other's rank, and is left to its user: it may be of use yet,
     and nothing is deleted on the word of one machine that did not find it whole.
@@ -205,7 +207,7 @@ def _why_unknown(facts: sa.Row[Any], trial: Sequence[Candidate], going: int) -> 
             "--save-trial-best 0)"
         )
     if any(one.validation_id is not None for one in trial):
-        why = f"{metric} (searcher.metric) was no finite number at any of them"
+        why = f"{metric} (searcher.metric) was not finite in any of them"
     elif facts.validated:
         why = "no step of them was validated: store a checkpoint at the step of a validation"
     else:

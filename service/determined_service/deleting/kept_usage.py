@@ -1,4 +1,4 @@
-"""What a deleted experiment's allocations used, which accounting goes on to count."""
+"""The slot time of a deleted experiment's allocations, which accounting still counts."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ _KEEP = sa.text(
 
 
 async def keep(conn: AsyncConnection, experiment_id: int) -> None:
-    """Keeps what the experiment's allocations used; its rows are about to be deleted. May be repeated."""
+    """Keep the usage of the experiment's allocations; its rows are about to be deleted. May be repeated."""
     await conn.execute(_KEEP, {"id": experiment_id})

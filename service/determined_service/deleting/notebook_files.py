@@ -1,4 +1,5 @@
-"""What notebooks leave in the checkpoint storage, for ``det notebook start --restore``, and its end.
+"""The files that notebooks leave in the checkpoint storage, for ``det notebook start --restore``, and their
+deletion.
 
 A notebook that has ended has files there until its owner deletes them, or the cluster's rule does
 (``notebook_files`` of the cluster configuration, heeded by :func:`apply_rule_forever`). The files themselves
@@ -105,7 +106,8 @@ async def delete(change: Change, task_id: str, *, owner_id: int) -> int:
 
 
 async def apply_rule(change: Change, rule: NotebookFiles) -> int:
-    """Has what the rule does not keep deleted, in its owners' names; of how many notebooks."""
+    """Order the deletion of files that the rule drops, in their owners' names; returns the number of
+    notebooks."""
     if rule.days is None and rule.per_owner is None:
         return 0
     given = {

@@ -27,8 +27,8 @@ async def lock_unregistered(conn: AsyncConnection, uuids: Collection[UUID]) -> s
 
 
 async def refuse_registered(conn: AsyncConnection, of: sa.ColumnElement[bool], what: str) -> None:
-    """Raises Conflict if a checkpoint that meets ``of`` is a version of a model; none of them can become one
-    before the transaction's end. ``what`` cannot be done then."""
+    """Raise Conflict if a checkpoint that meets ``of`` is a version of a model; until the transaction's end
+    none can become one. ``what`` names the refused action."""
     await conn.execute(lock_checkpoints(of))
     held = (await conn.execute(select_holders(of).limit(NAMED + 1))).all()
     if not held:

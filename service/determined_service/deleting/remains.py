@@ -1,4 +1,4 @@
-"""What a checkpoint's row says after some or all of its files were deleted.
+"""Updates a checkpoint's row after some or all of its files were deleted.
 
 When its last file is gone its state is DELETED for ever and its size 0; ``resources`` stays the list of the
 files that it had.
@@ -22,7 +22,7 @@ c = checkpoints.c
 
 def values_of(row: sa.Row[Any], left: Mapping[str, int], *, looked: bool = False) -> dict[str, Any]:
     """The new ``state``, ``resources`` and ``size`` of a checkpoint (its locked row has ``state`` and
-    ``resources``), of which somebody has deleted files and then seen those ``left``.
+    ``resources``) after files were deleted; ``left`` are the files seen afterwards.
 
     DELETED without any file, PARTIALLY_DELETED with fewer than before, else the state that it had. Nothing
     comes back: of two who delete at once each may see a file that the other one has deleted by then.

@@ -11,9 +11,9 @@ from determined_registry.database.tables import trials
 from determined_service.ingest import logs
 
 MOST_WARNED = 100
-"""In the logs of so many trials of an experiment, the oldest, is said what its deletion does not know."""
+"""The number of an experiment's trials, the oldest, whose logs get the warning."""
 LOOKED_AT = 200
-"""Trials of an experiment, the newest, that somebody who describes it hears of."""
+"""The number of an experiment's trials, the newest, that its description checks."""
 NAMED = 5
 
 _NO_COMMON_STEP = sa.text(

@@ -35,12 +35,12 @@ from determined_service.downloads.permitted import require_permitted
 
 MEMORY_BYTES = 1 << 30
 FRAME_BYTES = 1 << 18
-"""A frame of data has at most so many bytes."""
+"""The most bytes in a frame of data."""
 PIPE_BYTES = 1 << 20
 
 
 class _Frames(io.RawIOBase):
-    """Writes what it is given as frames to a pipe; a file that cannot be sought."""
+    """A file that writes its data as frames to a pipe; it cannot be sought."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -76,7 +76,7 @@ class _Contents(io.RawIOBase):
         self._left = 0
 
     def begin(self, file: layout.File) -> None:
-        """What is read from now on is this file's, which follows the one before."""
+        """Begin the next file: data read from now on is this file's."""
         self._file = file
         self._left = file.size
         self._digest = contents.Digest(contents.algorithm_for(file.size, file.checksum))
@@ -101,7 +101,7 @@ class _Contents(io.RawIOBase):
         """At the file's end. Raises errors.CheckpointCorrupted."""
         if self._file.checksum is not None and self._digest.value() != self._file.checksum:
             raise errors.CheckpointCorrupted(
-                f"checkpoint {self._uuid}: {self._file.path} is not what was stored (its checksum differs)"
+                f"checkpoint {self._uuid}: {self._file.path} differs from the stored file (checksum mismatch)"
             )
 
 
@@ -142,7 +142,7 @@ def answer(question: dict[str, Any], frames: _Frames) -> None:
         for piece in manager.read(uuid, spans):
             frames.write(piece)
         return
-    # Before the first byte: whoever asks for what is gone gets an answer, not half an archive.
+    # Before the first byte: if the files are gone, the client gets an error, not half an archive.
     list(manager.read(uuid, [Span(file.path, 0, min(file.size, 1)) for file in every[:1]]))
     write = _zip if question["format"] == "zip" else _tar
     source = _Contents(manager, uuid, every)

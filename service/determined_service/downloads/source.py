@@ -70,7 +70,7 @@ class Source:
 async def find_source(
     conn: AsyncConnection, wanted: uuid.UUID, viewer: Viewer, path: str | None = None
 ) -> Source:
-    """The checkpoint, if its files are there and ``viewer`` may have the service open its storage.
+    """The checkpoint, if its files exist and ``viewer`` may have the service open its storage.
 
     ``path``: a file of it. Raises NotFound; Conflict, with its state; Forbidden.
     """

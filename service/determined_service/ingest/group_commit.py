@@ -56,7 +56,7 @@ class GroupCommit(Generic[Item]):
         return await waiting.answer
 
     async def run(self) -> None:
-        """Writes until cancelled; what is still waiting then is refused as Unavailable."""
+        """Write until cancelled; items that still wait then are refused as Unavailable."""
         try:
             while True:
                 await self._arrived.wait()

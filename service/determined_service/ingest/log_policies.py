@@ -30,7 +30,7 @@ EXCLUDE_NODE = "exclude_node"
 LINE_CHARS = 500
 """Characters of a matched line that are kept."""
 _SLOW = (
-    "log policy {0!r} is not heeded: its pattern takes too long on this log; use a simpler pattern, without "
+    "log policy {0!r} is not applied: its pattern takes too long on this log; use a simpler pattern, without "
     "repetitions such as {{1000}} and without repetitions of repetitions"
 )
 
@@ -100,14 +100,14 @@ class Watched:
     gang: tuple[str, ...] = ()
     """The agents of its nodes, if it has several."""
     is_over: bool = False
-    """Whether it ended more than :data:`LATE_DAYS` ago."""
+    """True if it ended more than :data:`LATE_DAYS` ago."""
     until: float = math.inf
-    """When it is to be read again, in seconds of the monotonic clock: only its end changes."""
+    """The time of the next reading, in seconds of the monotonic clock: only its end changes."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was found in the lines of one request."""
+    """The matches found in the lines of one request."""
 
     matches: list[dict[str, Any]] = field(default_factory=list)
     # (allocation, a sentence for its log)
@@ -141,7 +141,8 @@ class LogWatch:
     async def look(
         self, lines: Mapping[str, Sequence[str]], agents: Mapping[str, str] | None = None
     ) -> Seen:
-        """What the policies say of ``lines`` (by allocation). ``agents``: who says that it wrote them."""
+        """Match the policies against ``lines`` (by allocation). ``agents``: the agents that claim to have
+        written them."""
         seen = Seen()
         if not lines:
             return seen

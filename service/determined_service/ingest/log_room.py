@@ -1,4 +1,4 @@
-"""How much of their owners' quota (``quotas.log_bytes``) logs take.
+"""Counts logs against their owners' quota (``quotas.log_bytes``).
 
 What is stored of a log is counted per task, in the transaction that stores it; the sum over an owner's tasks
 is looked up now and then, so logs grow for up to :data:`REMEMBER_S` beyond the quota. Further lines are
@@ -21,7 +21,7 @@ REMEMBER_S = 5.0
 OWNERS = 20_000
 """Tasks whose owner is remembered."""
 ROW_BYTES = 64
-"""What a line takes beside its fields, in the table and its index."""
+"""Bytes of a line beside its fields, in the table and its index."""
 
 _SUM = sa.text(
     """

@@ -35,8 +35,8 @@ LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 COLUMNS = "task_id, allocation_id, agent_id, container_id, rank_id, timestamp, level, stdtype, source, log"
 OWN_SOURCE = "service"
 """The ``source`` of lines that the service itself adds."""
-# Ids of one task's lines become visible in order, so that whoever follows them misses none: a second
-# service process waits here for the first one's commit.
+# Ids of one task's lines become visible in order, so that followers miss none: a second service process waits
+# here for the first one's commit.
 _LOCK_TASK = sa.text("SELECT pg_advisory_xact_lock(7301, hashtext(:task_id))")
 
 
@@ -86,7 +86,8 @@ class LogLines:
         if rank is not None:
             check_int(rank, "rank", least=-limits.INT32 - 1, most=limits.INT32)
         check_time(time, "the time of a line")
-        # Whoever may write a task's log sets off the log policies of its own allocations only.
+        # A sender may write the log of its task, and sets off the log policies of that task's allocations
+        # only.
         if allocation_id is not None and allocation_id.rpartition(".")[0] == task_id:
             self.by_allocation.setdefault(allocation_id, []).append(log)
             if agent_id is not None:
@@ -116,7 +117,7 @@ class LogLines:
 
 
 def read_lines(body: LogBatch, only: tuple[str, str | None] | None = None) -> LogLines:
-    """What a supervisor sends, or the run of a deletion. Raises BadRequest, Forbidden.
+    """Read the lines that a supervisor, or the run of a deletion, sends. Raises BadRequest, Forbidden.
 
     ``only``: the task, and the allocation, if any, for which the sender may write; None: for all.
     """
@@ -139,7 +140,7 @@ def read_lines(body: LogBatch, only: tuple[str, str | None] | None = None) -> Lo
             )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise BadRequest(
-            f"these are no log lines: {type(error).__name__}: {str(error)[:200]}"
+            f"invalid log lines: {type(error).__name__}: {str(error)[:200]}"
         ) from error
     return lines
 
@@ -166,7 +167,7 @@ def read_upstream_lines(body: Any) -> LogLines:
             )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise BadRequest(
-            f"these are no log lines: {type(error).__name__}: {str(error)[:200]}"
+            f"invalid log lines: {type(error).__name__}: {str(error)[:200]}"
         ) from error
     return lines
 
@@ -181,7 +182,7 @@ def read_shipped_lines(body: Any) -> LogLines:
             lines.add(
                 task_id=line["task_id"],
                 log=line["log"],
-                # Determined's client sends the time of its own start with every line.
+                # Determined's client sends its start time with every line.
                 time=datetime.datetime.now(datetime.UTC),
                 rank=None if rank is None else int(rank),
                 level=line.get("level"),
@@ -190,7 +191,7 @@ def read_shipped_lines(body: Any) -> LogLines:
             )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise BadRequest(
-            f"these are no log lines: {type(error).__name__}: {str(error)[:200]}"
+            f"invalid log lines: {type(error).__name__}: {str(error)[:200]}"
         ) from error
     return lines
 
@@ -217,7 +218,7 @@ async def add_line(
 
 
 class LogsQueue:
-    """Stores lines, many requests in one transaction, and what the log policies say of them.
+    """Stores lines of many requests in one transaction, and the matches of log policies.
 
     ``quotas``: those that are in force.
     """
@@ -240,7 +241,7 @@ class LogsQueue:
         return int(await self._queue.submit(lines))
 
     async def run(self) -> None:
-        """Writes until cancelled; what is still waiting then is refused as Unavailable."""
+        """Write until cancelled; lines that still wait then are refused as Unavailable."""
         try:
             await self._queue.run()
         finally:

@@ -66,8 +66,8 @@ class MetricsWriter:
         return answers
 
 
-# Whoever ends an allocation, or begins another run of an unmanaged trial, holds the trial's lock: under it,
-# what lives goes on living until this transaction ends, and none of its reports comes after the next leg's.
+# Ending an allocation, or beginning another run of an unmanaged trial, takes the trial's lock. Under it a
+# live allocation stays alive until this transaction ends, and none of its reports comes after the next leg's.
 _LOCK_TRIALS = sa.text(
     "SELECT id, run_count FROM trials WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE"
 )

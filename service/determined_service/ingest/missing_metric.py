@@ -21,7 +21,7 @@ from determined_service.ingest.trial_facts import TrialFacts
 from determined_service.ingest.values import type_name
 
 NAMES = 12
-"""So many names of metrics are told, each by so many characters at most:"""
+"""The most names of metrics in a message, and below the most characters of each:"""
 NAME_CHARS = 100
 
 COMPARED = 200
@@ -84,7 +84,7 @@ _OF_TRIAL = sa.text(
 
 
 def lacks(metrics: Mapping[str, Any], name: str) -> bool:
-    """Whether a validation's ``metrics`` have no number (NaN and infinities are) of this name."""
+    """True if a validation's ``metrics`` have no number (NaN and infinities are) of this name."""
     return name not in metrics or type_name(metrics[name]) != "number"
 
 
@@ -104,7 +104,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def in_words(metric: str, validation: Validation, *, trains_with: bool) -> str:
-    """What is wrong with a validation that lacks the searcher's ``metric``."""
+    """The message for a validation that lacks the searcher's ``metric``."""
     steps, metrics = validation.steps, validation.metrics
     name = repr(_cut(metric))
     if metric in metrics:
@@ -200,7 +200,7 @@ async def note_no_validation(conn: AsyncConnection, trial_id: int, leg: str, tas
 
 
 def _trained(metric: str, names: Sequence[str]) -> str:
-    """What training reports have, the searcher's ``metric`` first if it is one of the ``names``."""
+    """The metrics in training reports, the searcher's ``metric`` first if it is one of the ``names``."""
     name = repr(_cut(metric))
     if names[0] == metric:
         found = f"training reports have {name} (searcher.metric)"

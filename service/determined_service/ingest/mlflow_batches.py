@@ -1,4 +1,4 @@
-"""What MLflow's clients log at once, in MLflow's JSON."""
+"""Reads the batches that MLflow's clients log, in MLflow's JSON."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Point = tuple[str, float | str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ModelPoint:
-    """What the run says of a logged model, too; ``dataset_name`` and ``dataset_digest``: measured on which
-    data set."""
+    """A metric that the run also reports for a logged model; ``dataset_name`` and ``dataset_digest``: of the
+    data set on which it was measured."""
 
     model: UUID
     point: Point
@@ -99,7 +99,7 @@ def missing(path: str) -> BadRequest:
 
 
 def wrong(path: str, value: Any, why: str) -> BadRequest:
-    """The refusal of the parameter ``path``; ``why`` says what is allowed."""
+    """The refusal of the parameter ``path``; ``why`` describes the allowed values."""
     shown = json.dumps(value) if value is None or type(value) in (str, bool, float) else show(value)
     if len(shown) > SHOWN:
         shown = f"{shown[:SHOWN]}…"
@@ -178,7 +178,7 @@ def _whole(value: Any, path: str, name: str, bounds: tuple[int, int]) -> int:
 
 
 def _is_key(key: Any) -> TypeGuard[str]:
-    """Whether it is a name that has one spelling alone: MLflow's own stores keep such as files."""
+    """True if the name has only one spelling: MLflow's own stores keep keys as files."""
     return (
         isinstance(key, str)
         and _KEY.fullmatch(key) is not None

@@ -21,8 +21,8 @@ from determined_service.ingest.values import finite
 _POSITION = """CASE WHEN cast(:unit AS text) = 'batches' THEN m.steps_completed
     WHEN jsonb_typeof(m.metrics -> cast(:unit AS text)) = 'number'
     THEN (m.metrics ->> cast(:unit AS text))::float8 END"""
-# A script that heeds its operations may validate once past the target, as it trains in whole epochs, and
-# completes the operation then. One that validates at a later step still does not.
+# A script that asks for operations may validate once past the target, as it trains in whole epochs, and then
+# completes the operation. A script that validates again at a later step does not ask.
 _PAST = sa.text(
     f"""
     SELECT t.task_id, (
@@ -85,7 +85,7 @@ async def note_past_target(
 async def farthest(
     conn: AsyncConnection, trial_id: int, searcher: Mapping[str, Any]
 ) -> tuple[float | None, str | None]:
-    """How far the trial's reports say that it came, in the unit of ``max_length``, and that unit.
+    """The farthest length that the trial has reported, in the unit of ``max_length``, and that unit.
 
     None: nobody knows, because it has reported nothing of that unit.
     """

@@ -1,4 +1,4 @@
-"""Looks for patterns in lines, in a process of its own: :class:`PatternSearch`, :func:`check`."""
+"""Searches lines for patterns in a separate process: :class:`PatternSearch`, :func:`check`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _question(patterns: Sequence[tuple[str, float]], lines: Sequence[str]) -> by
 
 
 def check(patterns: Sequence[str]) -> dict[str, str]:
-    """Why patterns cannot be used, by pattern. Waits, so call it in a thread.
+    """The reasons why patterns cannot be used, by pattern. Waits, so call it in a thread.
 
     To read a large expression takes a third of a second, in which no thread of the process could run.
     """
@@ -87,7 +87,7 @@ class PatternSearch:
         self._slow: OrderedDict[str, None] = OrderedDict()
 
     def is_slow(self, pattern: str) -> bool:
-        """Whether it took too long and is not looked for any more."""
+        """True if the pattern took too long and is not searched for any more."""
         return pattern in self._slow
 
     async def find(self, patterns: Iterable[str], lines: Sequence[str]) -> dict[str, int]:
@@ -156,7 +156,7 @@ class PatternSearch:
                 yield orjson.loads(line)
             whole = True
         finally:
-            # What is left of this answer is none of the next question's.
+            # The rest of this answer must not be read as the next question's answer.
             if not whole:
                 await self.close()
 

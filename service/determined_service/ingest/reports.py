@@ -21,7 +21,7 @@ VALIDATION = "validation"
 MAX_STEPS = limits.INT64
 _SCALARS = frozenset({float, int, bool, type(None)})
 _SHORT_CHARS = 256
-"""Names and texts of so many characters are within their limits, whatever the characters are."""
+"""Names and texts up to this length are within their limits for any characters."""
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ def _check_metrics(metrics: dict[str, Any]) -> None:
     if max(map(len, metrics), default=0) > _SHORT_CHARS:
         for name in metrics:
             _check_name(name, "the name of the metric")
-    # Most reports have nothing but numbers, and are found so at C's speed.
+    # Most reports hold only numbers, which this test finds at C's speed.
     if _SCALARS.issuperset(map(type, metrics.values())):
         return
     for name, value in metrics.items():

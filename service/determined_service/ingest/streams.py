@@ -59,8 +59,8 @@ async def advance_streams(conn: AsyncConnection, last: dict[uuid.UUID, int]) -> 
 
 
 def is_repeated(position: Position | None, after: dict[uuid.UUID, int]) -> bool:
-    """Whether the batch at ``position`` is stored already; if not, notes in ``after`` (last numbers
-    per stream) that it will be. A batch without a position never is."""
+    """True if the batch at ``position`` is stored already; if not, notes in ``after`` (last numbers per
+    stream) that it will be. A batch without a position is never a repetition."""
     if position is None:
         return False
     if position.seq <= after[position.stream]:

@@ -100,7 +100,7 @@ class Summaries:
             for name, summary in metrics.items():
                 mine = known.get(name)
                 if mine is None:
-                    # A copy: what is added to it must not change the batch it came from.
+                    # A copy, so that additions do not change the batch it came from.
                     known[name] = copy.copy(summary)
                 else:
                     mine.merge(summary, by_time=group in PROFILER_GROUPS)
@@ -151,7 +151,7 @@ _COUNTS = sa.text(
 
 
 async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries]) -> None:
-    """Adds to what is stored, in one statement; rows are locked in the order of their key.
+    """Add the summaries to the stored ones, in one statement; rows are locked in the order of their key.
 
     Raises BadRequest when a new name would be one too many for its trial. The caller's transaction must fail
     then.

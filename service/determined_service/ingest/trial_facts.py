@@ -37,7 +37,7 @@ class TrialFacts:
     takes_time: bool = False
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether ``value`` is a new best; a tie is not."""
+        """True if ``value`` is a new best; a tie is not."""
         if than is None:
             return True
         return value < than if self.smaller_is_better else value > than

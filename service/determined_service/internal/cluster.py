@@ -1,4 +1,4 @@
-"""What `det deploy local cluster-up` asks about the cluster configuration."""
+"""Routes for `det deploy local cluster-up` and the cluster configuration."""
 
 from __future__ import annotations
 

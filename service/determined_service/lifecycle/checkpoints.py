@@ -58,7 +58,7 @@ async def report(change: Change, given: Report, principal: Principal) -> None:
     conn = change.conn
     own = principal.allocation
     if own is not None and own.trial_id is not None:
-        # Whoever ends the allocation holds this lock, so what is seen of it below stays true.
+        # Ending the allocation takes this lock too, so the facts read below stay true.
         await _lock_trial(conn, own.trial_id)
     sender = await _sender(conn, principal, given.allocation_id, given.task_id)
     if sender is not None and sender.state == "TERMINATED" and own is not None:
@@ -103,7 +103,7 @@ async def _lock_trial(conn: AsyncConnection, trial_id: int) -> None:
 async def _sender(
     conn: AsyncConnection, principal: Principal, allocation_id: str | None, task_id: str | None
 ) -> sa.Row[Any] | None:
-    """Whose checkpoint it is: an allocation's trial, or an unmanaged trial, which has none.
+    """The allocation of the trial that stores the checkpoint; None for an unmanaged trial, which has none.
 
     Raises NotFound, Conflict for an unmanaged trial whose script has started again since.
     """
@@ -218,7 +218,7 @@ def _of_metadata_size(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 async def replace_metadata(change: Change, uuid: UUID, metadata: Mapping[str, Any]) -> None:
-    """``metadata`` takes the place of the checkpoint's, whatever others have added meanwhile."""
+    """Replace the checkpoint's metadata by ``metadata``, even if others have changed it meanwhile."""
     await change.conn.execute(
         sa.update(checkpoints).where(c.uuid == uuid).values({c.user_metadata: metadata})
     )

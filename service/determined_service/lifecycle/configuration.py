@@ -38,11 +38,11 @@ _NAMED = 5
 
 
 class NotPossible(Exception):
-    """The configuration cannot be put into force now; the message says what is in the way."""
+    """The configuration cannot be put into force now; the message names the obstacle."""
 
 
 async def begin(db: Database, settings: Settings) -> None:
-    """Puts the file into force, or goes on with what is in force and says why.
+    """Put the file into force; if it is refused, keep the present configuration and log the reason.
 
     Raises NotPossible when the file cannot be put into force and nothing is.
     """
@@ -70,7 +70,7 @@ def _read(settings: Settings) -> tuple[ClusterConfig, Sequence[cluster_config.Re
 
 
 async def in_force(db: Database) -> ClusterConfig | None:
-    """What the database says; None: nothing was put into force yet."""
+    """The configuration in force, from the database; None: none was put into force yet."""
     async with reader(db).connect() as conn:
         found = (await conn.execute(sa.select(cluster.c.config))).scalar_one_or_none()
         return await _in_force(conn, found)
@@ -102,7 +102,7 @@ async def put(db: Database, given: ClusterConfig, settings: Settings) -> None:
 
 
 async def objection(db: Database, text: str, settings: Settings) -> str:
-    """Why a file with this ``text`` would not be put into force now; empty: it would. Changes nothing."""
+    """The reason why a file with this ``text`` would be refused now; empty: it would not. Changes nothing."""
     try:
         given, _ = await asyncio.to_thread(cluster_config.read_text, text)
     except ConfigError as error:
@@ -177,7 +177,7 @@ def _of_pool(pool: str, settings: Settings) -> dict[str, Any]:
 
 
 async def _keeps(conn: AsyncConnection, pool: str, settings: Settings) -> str | None:
-    """What keeps a pool in the configuration, in words."""
+    """The reason why a pool cannot leave the configuration, in words."""
     row = (await conn.execute(_WORK, _of_pool(pool, settings))).one()
     there = [
         text

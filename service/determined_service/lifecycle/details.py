@@ -1,4 +1,4 @@
-"""What users may change of an experiment besides its state: name, description, notes, labels, policy."""
+"""Changes of an experiment besides its state: name, description, notes, labels, policy."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def activate(change: Change, experiment_id: int) -> None:
 
 
 def run_name(name: str, experiment_id: int) -> str:
-    """What the run of an experiment is called in Prefect."""
+    """The name of an experiment's run in Prefect."""
     return f"{name} #{experiment_id}"
 
 
@@ -209,7 +209,7 @@ async def _end(change: Change, experiment_id: int, stopping: str) -> None:
         sa.select(searches.c.driver).where(searches.c.experiment_id == experiment_id)
     )
     if found.scalar_one() is None:
-        # No flow drives the search, which would set the end of its own run.
+        # No flow drives the search, so no flow sets the end of its run.
         await keeping.ended(change, keeping.EXPERIMENT, experiment_id)
 
 

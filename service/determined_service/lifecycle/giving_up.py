@@ -17,9 +17,9 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.state import states
 from determined_service.state.change import Change
 
-# An experiment stored before the field was there has no limit, as when it was submitted.
+# An experiment stored before the field existed has no limit.
 _LIMIT = sa.text("SELECT (config ->> 'max_failures')::int FROM experiments WHERE id = :id")
-# The profiler reports whatever becomes of the script.
+# The profiler reports even if the script fails.
 _REPORTED = sa.text(
     """
     SELECT EXISTS (
@@ -60,7 +60,7 @@ async def give_up_if_hopeless(change: Change, experiment_id: int, trial_id: int)
     ``trial_id``: the trial that has just ended in ERROR, in this change.
     """
     experiment = await experimenting.lock_experiment(change, experiment_id)
-    # The one trial of an experiment that is no search ends it anyway.
+    # An experiment with one trial and no search ends with it anyway.
     if experiment.state not in states.RUNNABLE or experiment.searcher["name"] == "single":
         return
     limit = (await change.conn.execute(_LIMIT, {"id": experiment_id})).scalar_one()
@@ -80,7 +80,8 @@ async def _has_reported(conn: AsyncConnection, experiment_id: int) -> bool:
 
 
 def in_words(failed: list[tuple[int, str]], limit: int) -> str:
-    """Why the search was given up, and what to do. ``failed``: id and reason of each trial, in order."""
+    """The reason why the search was given up, and the remedy. ``failed``: id and reason of each trial, in
+    order."""
     counts = Counter(_alike(reason) for _, reason in failed)
     shared, count = counts.most_common(1)[0]
     trial_id, reason = next(item for item in reversed(failed) if _alike(item[1]) == shared)

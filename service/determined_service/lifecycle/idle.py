@@ -70,7 +70,7 @@ async def warn(change: Change, row: sa.Row[Any]) -> None:
     """Says in the task's log that it will end."""
     left = max(0, row.idle_timeout_s - row.idle_s)
     words = (
-        f"nobody has used this task for {row.idle_s:.0f} s: it ends in {left:.0f} s, unless somebody does "
+        f"this task was not used for {row.idle_s:.0f} s: it ends in {left:.0f} s, unless it is used again "
         f"(idle_timeout: {row.idle_timeout_s:.0f} s)"
     )
     await logs.add_line(change.conn, row.id, f"{row.id}.1", words, "WARNING")

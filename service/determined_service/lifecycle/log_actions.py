@@ -47,7 +47,7 @@ _LEFT = sa.text(
 
 
 async def no_restart(conn: AsyncConnection, trial_id: int, run_id: int) -> str | None:
-    """Why this leg's failure is not to be retried, in words; None: it may be."""
+    """The reason why this leg's failure is not to be retried, in words; None: it may be."""
     found = await conn.execute(_NO_RESTART, {"trial_id": trial_id, "run_id": run_id})
     row = found.first()
     return None if row is None else f"log policy {row.name!r} matched: {row.line}"
@@ -77,7 +77,7 @@ async def no_agent_left(conn: AsyncConnection, trial_id: int) -> str | None:
     row = found.one()
     if row.launch_error is False:
         return None
-    # Agents of any sizes, whatever the pool says: a trial that these do not give enough can only wait.
+    # Agents of any size, even if the pool's settings differ: a trial too wide for these can only wait.
     if row.sizes and could_hold(row.wanted, Counter(row.sizes), Spread.of(row.single_node, True)):
         return None
     listed = ", ".join(f"{agent} (log policy {name!r})" for agent, name in excluded.items())

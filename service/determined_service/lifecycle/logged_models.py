@@ -1,4 +1,4 @@
-"""What MLflow's clients say of a logged model; it stands in the metadata of the checkpoint that it is."""
+"""MLflow clients' data about a logged model, stored in the metadata of its checkpoint."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ c, t, m = checkpoints.c, trials.c, mlflow_runs.c
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """What is to change of a model; None, and what is left out of ``tags`` and ``params``, stays as it is.
-    There None removes a key."""
+    """Changes of a model. Fields that are None, and keys missing in ``tags`` and ``params``, stay as they
+    are; a key whose value is None is removed."""
 
     tags: Mapping[str, str | None] | None = None
     params: Mapping[str, str | None] | None = None
@@ -37,7 +37,7 @@ class ModelChange:
 
 
 async def change_model(change: Change, uuid: UUID, given: ModelChange) -> None:
-    """Raises NotFound; BadRequest for what is too large."""
+    """Apply the changes to the model's checkpoint. Raises NotFound; BadRequest for too large values."""
     metadata = await lock_metadata(change, uuid)
     said = metadata.get(SAID)
     if not isinstance(said, dict) or not said:
@@ -66,8 +66,8 @@ _OWNED_ALIKE = sa.text(
 
 
 async def log_metrics(change: Change, trial_id: int, points: Sequence[ModelPoint]) -> None:
-    """What the trial's run says of models; a point that is there already stays. Whoever asks may report for
-    the trial.
+    """Store the metrics that the trial's run reports of models; existing points stay. Whoever asks may report
+    for the trial.
 
     Raises NotFound; Forbidden for the model of another user than the trial's owner.
     """

@@ -1,4 +1,4 @@
-"""What MLflow's clients change of experiments and trials.
+"""Changes by MLflow's clients of experiments and trials.
 
 A script that knows only MLflow makes an unmanaged experiment, and trials of it: it is `native` here. Its
 parameters are the trial's hyperparameters, its metrics go where all metrics go. What our tables have no place
@@ -57,8 +57,8 @@ _VALIDATION = (
 x = mlflow_experiments.c
 m = mlflow_runs.c
 
-# The trial stands for its run, which may have no row of its own yet. What is said of it is read by a second
-# statement: the first one would read it as it was before the wait for the lock.
+# A trial without a row of its run still has a run. The row is read by a second statement: the first one would
+# show it as it was before the wait for the lock.
 _LOCK_RUN = sa.text("SELECT FROM trials WHERE id = :id FOR NO KEY UPDATE")
 _RUN = sa.text(
     """
@@ -84,8 +84,8 @@ _FACTS = sa.text(
 
 @dataclass(frozen=True, slots=True)
 class RunChange:
-    """What is to change of a run; None, and what is left out of ``tags`` and ``artifacts``, stays as it is.
-    There None removes a key. ``inputs`` are added."""
+    """Changes of a run. Fields that are None, and keys missing in ``tags`` and ``artifacts``, stay as they
+    are; a key whose value is None is removed. ``inputs`` are added."""
 
     name: str | None = None
     tags: Mapping[str, str | None] | None = None
@@ -97,7 +97,7 @@ class RunChange:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a report of metrics needs to know of its trial."""
+    """The facts about a trial that a report of metrics needs."""
 
     run_count: int
     native: bool
@@ -113,7 +113,7 @@ async def find_native(conn: AsyncConnection, name: str) -> int | None:
 
 
 async def is_native(conn: AsyncConnection, experiment_id: int) -> bool:
-    """Whether an MLflow client has made the experiment."""
+    """True if an MLflow client has made the experiment."""
     found = await conn.execute(
         sa.select(x.experiment_id).where(x.experiment_id == experiment_id, x.name.is_not(None))
     )
@@ -199,7 +199,8 @@ async def start_run(
 
 
 async def change_run(change: Change, trial_id: int, given: RunChange) -> None:
-    """Raises NotFound; BadRequest for a parameter that has another value, and for what is too large."""
+    """Apply the changes to the run. Raises NotFound; BadRequest for a parameter that has another value, and
+    for too large values."""
     if (await change.conn.execute(_LOCK_RUN, {"id": trial_id})).first() is None:
         raise NotFound(f"run {trial_id} does not exist")
     row = (await change.conn.execute(_RUN, {"id": trial_id})).one()
@@ -267,7 +268,7 @@ def _changed(before: Mapping[str, Any], by: Mapping[str, Any], what: str) -> dic
 
 
 async def set_state(change: Change, trial_id: int, state: str, quotas: Quotas) -> None:
-    """What the script of a native run says of its state; it may go on after its end.
+    """Set the state that a native run's script reports; the run may go on after its end.
 
     Raises NotFound; BadRequest for a run that the cluster runs; OverQuota.
     """

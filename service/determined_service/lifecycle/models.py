@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 KINDS = ("INFERENCE", "FINE_TUNING")
-"""What a trial may use a checkpoint for."""
+"""The ways in which a trial may use a checkpoint."""
 
 
 async def apply(
@@ -44,7 +44,7 @@ async def apply(
 
 
 def require_workspace(workspace_id: int | None, name: str | None) -> None:
-    """Raises NotFound for any workspace but the one that there is; None and "" name none."""
+    """Raise NotFound for any workspace but the existing one; None and "" name none."""
     if workspace_id and workspace_id != WORKSPACE_ID:
         raise NotFound(
             f"workspace {workspace_id} does not exist: there is one, {WORKSPACE_NAME!r} (id {WORKSPACE_ID})"
@@ -55,7 +55,8 @@ def require_workspace(workspace_id: int | None, name: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a trial uses. ``kind``: one of :data:`KINDS`; ``model_id`` and ``version``: both or neither."""
+    """A checkpoint or model version that a trial uses. ``kind``: one of :data:`KINDS`; ``model_id`` and
+    ``version``: both or neither."""
 
     trial_id: int
     checkpoint: UUID

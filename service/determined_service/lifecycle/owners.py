@@ -1,4 +1,4 @@
-"""What becomes of things whose owner is deactivated."""
+"""Ends the work of an owner who is deactivated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from determined_service.state import states, task_kinds
 from determined_service.state.change import Change
 
 ENTERED = (task_kinds.SHELL, task_kinds.NOTEBOOK)
-"""Kinds of task that somebody sits at: nobody may, once the owner is deactivated."""
+"""Kinds of task that people enter; they are closed once the owner is deactivated."""
 LAUNCHED = (*ENTERED, task_kinds.COMMAND, task_kinds.GENERIC, task_kinds.TENSORBOARD)
 
 

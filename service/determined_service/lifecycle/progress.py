@@ -1,4 +1,4 @@
-"""How often a trial's progress becomes an event of its search."""
+"""Limits how often a trial's progress becomes an event of its search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ProgressEvents:
         self._told: dict[int, float] = {}
 
     def is_due(self, trial_id: int) -> bool:
-        """Whether the search is to hear of the trial's progress now; if so, the time starts anew."""
+        """True if the search should get the trial's progress now; if so, the time starts anew."""
         now = time.monotonic()
         if now - self._told.get(trial_id, -EVENT_S) < EVENT_S:
             return False

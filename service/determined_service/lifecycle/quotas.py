@@ -1,4 +1,4 @@
-"""How much one user may have at a time: ``quotas`` of the cluster configuration.
+"""The limits of one user: ``quotas`` of the cluster configuration.
 
 A change counts what its owner has when it has added its own, in its transaction and under a lock of the
 owner's: of two that take the last place at once, the second sees the first. The lock is the last one that a
@@ -68,8 +68,8 @@ _KINDS = {
     "model_definition_bytes": _Kind(
         "SELECT coalesce(sum(m.size), 0) FROM model_definitions m WHERE m.owner_id = u.id",
         "bytes of model definitions and context directories in the database",
-        "delete experiments that nobody needs any more (det experiment delete ID), or leave out of the "
-        "directory what the program does not need (.detignore)",
+        "delete experiments that are not needed any more (det experiment delete ID), or leave files that the "
+        "program does not need out of the directory (.detignore)",
     ),
     "returned_file_bytes": _Kind(
         # These are few: they are kept for some days, or until they are fetched.
@@ -112,8 +112,8 @@ def _statement(names: tuple[str, ...]) -> sa.TextClause:
 
 
 async def require_room(conn: AsyncConnection, quotas: Quotas, owner_id: int, *names: str) -> None:
-    """Raises OverQuota when the user has more than the quotas ``names`` allow, with what this transaction
-    has made. To be called last."""
+    """Raise OverQuota when the user has more than the quotas ``names`` allow, counting the additions of this
+    transaction. Call it last."""
     await hold_name(conn, f"quotas/{owner_id}")
     given = {"owner_id": owner_id, **({"most_trials": quotas.trials} if "trials" in names else {})}
     row = (await conn.execute(_statement(names), given)).one()

@@ -1,4 +1,5 @@
-"""Which fields of a configuration are not heeded where it runs: :mod:`determined.expconf.unheeded`, told."""
+"""Finds the fields of a configuration that are ignored where it runs, by
+:mod:`determined.expconf.unheeded`."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ async def remarks(
     original: str | None = None,
     is_task: bool = False,
 ) -> list[str]:
-    """A sentence for each setting of the (complete) ``config`` that is stored but ignored in ``pool``, for
-    each of its ``original`` text that is not stored, and for each that probably means something else."""
+    """A sentence for each setting of the (complete) ``config`` that is ignored in ``pool``, for each field of
+    its ``original`` text that is not stored, and for each value that is probably a mistake."""
     where = await surroundings(conn, pool, is_task=is_task)
     return [*dropped(original or ""), *unheeded(config, where), *doubts(config)]
 
@@ -65,7 +66,7 @@ def remarks_outside(config: Mapping[str, Any], original: str | None) -> list[str
 
 
 async def remarks_on_trial(conn: AsyncConnection, experiment_id: int, pool: str) -> list[str]:
-    """What is not heeded of a trial of the experiment in ``pool``, for the top of its log."""
+    """The ignored fields of a trial of the experiment in ``pool``, for the top of its log."""
     row = (await conn.execute(_TRIAL, {"id": experiment_id, "pool": pool})).one()
     return [*dropped(row.original_config or ""), *unheeded(row.config, _of(row, pool))]
 
@@ -73,7 +74,7 @@ async def remarks_on_trial(conn: AsyncConnection, experiment_id: int, pool: str)
 async def of_failure(
     conn: AsyncConnection, experiment_id: int, pool: str, reason: str
 ) -> str | None:
-    """What ``reason``, why a trial's process failed, has to do with a mount that is not there, in words."""
+    """The part that a missing mount may have in a trial's failure, in words; ``reason`` is the failure's."""
     config = (await conn.execute(_CONFIG, {"id": experiment_id})).scalar_one()
     if not config.get("bind_mounts"):
         return None

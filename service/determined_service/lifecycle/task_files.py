@@ -63,8 +63,8 @@ async def store_piece(conn: AsyncConnection, allocation_id: str, number: int, pi
 async def finish(
     conn: AsyncConnection, allocation_id: str, report: Returned, quotas: Quotas
 ) -> None:
-    """All pieces are there. Raises Conflict when they are not; OverQuota, and then they must go
-    (:func:`drop_of`)."""
+    """Check that all pieces have arrived. Raises Conflict when they have not; OverQuota, and then they must
+    be deleted (:func:`drop_of`)."""
     task_id = await _task(conn, allocation_id)
     counted = sa.select(
         sa.func.count(), sa.func.coalesce(sa.func.sum(sa.func.octet_length(_p.content)), 0)
@@ -80,14 +80,14 @@ async def finish(
 
 
 async def drop_of(conn: AsyncConnection, allocation_id: str) -> None:
-    """There is no room for what the allocation's task leaves behind."""
+    """Delete the files of the allocation's task, because its owner has no room for them."""
     of = sa.select(allocations.c.task_id).where(allocations.c.id == allocation_id)
     await conn.execute(sa.delete(task_files).where(_f.task_id == of.scalar_subquery()))
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a task, whole."""
+    """The stored files of a task, complete."""
 
     task_id: str
     size: int

@@ -16,7 +16,7 @@ from determined_service.state.states import TRIAL, transition
 
 @dataclass(frozen=True, slots=True)
 class TrialIds:
-    """What a trial is called: by itself, in its experiment, by its searcher, as a task."""
+    """The names of a trial: its id, in its experiment, for its searcher, as a task."""
 
     id: int
     experiment_id: int

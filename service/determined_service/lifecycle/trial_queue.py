@@ -52,12 +52,12 @@ _LAST_LEGS = sa.text(
 
 
 def is_reports_form(searcher: Mapping[str, Any]) -> bool:
-    """Whether trials under this ``searcher`` section decide themselves how long they train."""
+    """True if trials under this ``searcher`` section decide themselves how long they train."""
     return read_form(searcher) is Form.REPORTS
 
 
 def wants_slots(reports: bool, op_complete: bool, closed: bool) -> bool:
-    """Whether a trial that has not ended and holds no slots should queue for some.
+    """True if a trial that has not ended and holds no slots should queue for some.
 
     One that has done all it ever will (``closed``) does so only if its last process did not exit
     cleanly: it gets another chance to.
@@ -78,9 +78,8 @@ async def request(change: Change, trial_ids: Sequence[int], *, keep_place: bool 
 
 
 async def lost_legs(conn: AsyncConnection, task_id: str) -> tuple[int, float]:
-    """How many of the trial's last legs in a row the platform has lost, and how many seconds ago the last
-    leg ended (0 if there was none).
-    """
+    """The number of the trial's last legs in a row that the platform has lost, and the seconds since the last
+    leg ended (0 if there was none)."""
     found = await conn.execute(_LAST_LEGS, {"task_id": task_id, "most": LOST_IN_A_ROW})
     rows = list(found)
     lost = itertools.takewhile(lambda row: row.state == Outcome.LOST, rows)

@@ -1,4 +1,4 @@
-"""What a training process and a user do to one trial: operations, progress, early exit, kill.
+"""Changes of one trial by its training process and by users: operations, progress, early exit, kill.
 
 ``sender`` is the allocation whose process reports (None: a user or an agent does). Its end takes the
 trial's lock, so what is written under that lock, after a look at the allocation, was sent by a leg
@@ -143,7 +143,7 @@ async def report_progress(
     tell_search: bool,
     sender: str | None = None,
 ) -> None:
-    """How far the trial is: units of its operation's length, or with ``fraction`` 0..1.
+    """Store the trial's progress: units of its operation's length, or with ``fraction`` 0..1.
 
     ``tell_search``: also make an event of it (the caller throttles).
     """
@@ -280,7 +280,7 @@ _OPERATION = sa.text(
 
 
 class OperationWatch:
-    """Answers "what is the trial to do now?", waiting while the searcher still thinks.
+    """Finds a trial's next operation, waiting while the searcher has not decided.
 
     A completed operation is an event in the searcher's inbox; until its answer is committed nobody
     knows whether there is a next one. Other trials' events are not waited for. Nor does a trial of a
@@ -315,7 +315,7 @@ class OperationWatch:
 
 
 def _why_none(row: sa.Row[Any]) -> NoOperation | None:
-    """Why there is no operation to do; None: there is one."""
+    """The reason why there is no operation to do; None: there is one."""
     if not row.op_complete:
         return None
     if row.closed or row.state != states.ACTIVE or row.experiment_state not in states.RUNNABLE:
@@ -335,7 +335,7 @@ def _operation_json(row: sa.Row[Any], reason: NoOperation | None) -> dict[str, A
 
 
 async def replace_metadata(change: Change, trial_id: int, metadata: dict[str, Any]) -> None:
-    """``metadata`` takes the place of what the training code (or a user) noted before. Raises NotFound."""
+    """Replace the metadata that the training code (or a user) stored before. Raises NotFound."""
     found = await change.conn.execute(
         sa.update(trials)
         .where(trials.c.id == trial_id)

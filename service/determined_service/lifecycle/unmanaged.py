@@ -267,7 +267,7 @@ async def start(change: Change, trial_id: int, resume: bool, quotas: Quotas) -> 
 async def heard_of(
     change: Change, trial_id: int, state: str | None, run: RunRef | None = None
 ) -> RunRef:
-    """A sign of life, or what the process says of its ``state``: ACTIVE, COMPLETED, ERROR, CANCELED.
+    """Record a sign of life, or the ``state`` that the process reports: ACTIVE, COMPLETED, ERROR, CANCELED.
 
     ``run``: the process' own; None: it does not say. Returns the trial's last one. Raises NotFound,
     BadRequest for a managed trial; Conflict when a user has ended the trial, or its script has started
@@ -294,7 +294,7 @@ async def heard_of(
 
 
 async def reopen_or_end(change: Change, trial_id: int, state: str, quotas: Quotas) -> None:
-    """What an MLflow client says of the ``state`` of a run: ACTIVE, COMPLETED, ERROR, CANCELED.
+    """Set the ``state`` of a run that an MLflow client reports: ACTIVE, COMPLETED, ERROR, CANCELED.
 
     Unlike a script of ours it may go on with what has ended, in the same run. Raises NotFound, BadRequest
     for a managed trial, OverQuota.
@@ -403,7 +403,7 @@ async def _end(change: Change, trial_id: int, state: str, reason: str) -> None:
 
 
 async def _follow(change: Change, experiment_id: int, *trial_ids: int, new: int = 0) -> None:
-    """The experiment's state is what its trials' states make it, of which so many are ``new``."""
+    """Derive the experiment's state from those of its trials, of which ``new`` have just been added."""
     await change.conn.execute(_FOLLOW, {"id": experiment_id, "new": new})
     change.notify(
         topics.experiment(experiment_id), *(topics.trial(trial_id) for trial_id in trial_ids)

@@ -229,7 +229,7 @@ class Reconciler:
             _TO_KILL, default=PREEMPTION_TIMEOUT_S, most=MOST_PREEMPTION_TIMEOUT_S
         )
         for row in rows:
-            logger.warning("allocation %s did not heed its preemption in time", row.id)
+            logger.warning("allocation %s did not exit in time after its preemption", row.id)
             async with changing(self._db) as change:
                 await allocating.kill(change, row.id)
 

@@ -1,1 +1,1 @@
-"""MLflow's server, a process of its own that the service starts, stands before and ends."""
+"""MLflow's server, a separate process behind the service, which starts and ends it."""

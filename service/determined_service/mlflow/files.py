@@ -19,12 +19,12 @@ from typing import BinaryIO
 
 WRITE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
-"""What one turn of a thread writes or reads: of each transfer no more is in memory."""
+"""Bytes that a thread writes or reads at once: no more of each transfer is in memory."""
 
 
 @contextlib.asynccontextmanager
 async def received(body: AsyncIterator[bytes], folder: Path) -> AsyncIterator[Path]:
-    """``body`` as a file below ``folder``, which is removed after the block unless somebody has moved it."""
+    """``body`` as a file below ``folder``, which is removed after the block unless it was moved."""
     own = Path(await asyncio.to_thread(tempfile.mkdtemp, dir=folder))
     try:
         path = own / "content"

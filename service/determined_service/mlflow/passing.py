@@ -1,4 +1,4 @@
-"""What passes between a client and MLflow's server: which addresses, and which headers."""
+"""Decides which addresses and headers pass between a client and MLflow's server."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _CLOSED_TO_CHANGES = re.compile(
     rf"{_API}/(?:mlflow/)?(?:gateway|webhooks|mcp[^/]*|ui-telemetry|scorers)(?:/|$)",
     re.IGNORECASE,
 )
-# What MLflow's pages ask without being told to. A refusal would be an error on their console; this is what
-# they get where there is no gateway, no assistant and no user management.
+# Requests that MLflow's pages send by themselves. A refusal would be an error on their console; these are the
+# answers of a server without gateway, assistant and user management.
 _NOTHING: tuple[tuple[re.Pattern[str], Any], ...] = tuple(
     (re.compile(pattern), answer)
     for pattern, answer in (
@@ -72,7 +72,7 @@ _RETURNED = (
 
 
 def is_closed(method: str, path: str) -> bool:
-    """Whether the request is not passed on: MLflow's assistant, gateway, jobs; changes of its webhooks."""
+    """True if the request is not passed on: MLflow's assistant, gateway, jobs; changes of its webhooks."""
     # As the server will read it.
     plain = posixpath.normpath("/" + unquote(path)).lstrip("/")
     changes = method not in ("GET", "HEAD")
@@ -88,17 +88,17 @@ def nothing(method: str, path: str) -> Any:
 
 
 def only_reads(method: str, path: str) -> bool:
-    """Whether the request changes nothing, and so may be sent twice."""
+    """True if the request changes nothing, and so may be sent twice."""
     return method in ("GET", "HEAD") or (method == "POST" and _SEARCHES.fullmatch(path) is not None)
 
 
 def is_file(path: str) -> bool:
-    """Whether the answer is somebody's file, whose scripts must not run."""
+    """True if the answer is a user's file, whose scripts must not run."""
     return _FILES.match(path) is not None
 
 
 def is_artifact(path: str) -> bool:
-    """Whether what is put there is one file as it is, and what is got from there."""
+    """True if the address stands for one file, stored and returned as it is."""
     return _ARTIFACT.match(path) is not None
 
 

@@ -83,7 +83,7 @@ class MlflowServer:
             self._used = time.monotonic()
 
     async def has_ended(self, pid: int | None) -> bool:
-        """Whether the process ``pid`` is gone. A kill is not seen at once, so this looks for a moment."""
+        """True if the process ``pid`` is gone. A kill is not seen at once, so this looks for a moment."""
         process = self._process
         if process is None or process.pid != pid:
             return True

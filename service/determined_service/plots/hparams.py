@@ -28,7 +28,7 @@ class Axis:
 
     @property
     def complete(self) -> bool:
-        """Whether every trial has it."""
+        """True if every trial has it."""
         return None not in self.places
 
     @property
@@ -49,7 +49,7 @@ def flatten(hparams: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def kinds(hyperparameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted path and type (``log``, ``categorical``, …) of what the configuration describes."""
+    """The dotted path and type (``log``, ``categorical``, …) of each hyperparameter in the configuration."""
     for name, value in hyperparameters.items():
         if not isinstance(value, Mapping):
             continue

@@ -1,4 +1,4 @@
-"""Which hyperparameters matter, by PED-ANOVA.
+"""The importance of hyperparameters, by PED-ANOVA.
 
 Watanabe, Bansal, Hutter: "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary
 Subspaces", 2023: it measures how differently the best tenth of the trials is distributed along each
@@ -42,7 +42,7 @@ def hyperparameter_importance(search: Search) -> tuple[Section, dict[str, float]
     if len(trials) < LEAST_TRIALS or not usable:
         section.notes.append(
             f"This figure needs at least {LEAST_TRIALS} trials with a finite metric and a "
-            f"hyperparameter in which they differ; so far there are {count(len(trials), 'trial')} "
+            f"hyperparameter in which they differ; so far this search has {count(len(trials), 'trial')} "
             f"and {count(len(usable), 'such hyperparameter')}."
         )
         return section, {}

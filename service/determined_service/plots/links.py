@@ -25,7 +25,7 @@ def key_of(settings: Settings, experiment_id: int) -> str:
 
 
 def is_key(settings: Settings, experiment_id: int, key: str) -> bool:
-    """Whether ``key`` opens the page of the experiment; takes the same time for every wrong one."""
+    """True if ``key`` opens the page of the experiment; takes the same time for every wrong one."""
     return hmac.compare_digest(key.encode(), key_of(settings, experiment_id).encode())
 
 

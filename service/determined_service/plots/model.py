@@ -69,7 +69,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Search:
-    """An experiment and what is drawn of it."""
+    """An experiment and the data of its figures."""
 
     id: int
     name: str
@@ -105,7 +105,7 @@ class Search:
 
     @property
     def time_metric(self) -> str | None:
-        """What the searcher measures lengths by, in the reports form."""
+        """The metric by which the searcher measures lengths, in the reports form."""
         found = self.section.get("time_metric")
         return found if self.form is Form.REPORTS and isinstance(found, str) else None
 
@@ -115,7 +115,7 @@ class Search:
 
     @property
     def length(self) -> int | None:
-        """How long the best trials train; None: as long as their code wants."""
+        """The length of the best trials; None: their code decides."""
         if self.form is Form.REPORTS:
             found = self.section.get("max_time")
             return found if isinstance(found, int) else None
@@ -123,14 +123,14 @@ class Search:
 
     @property
     def unit(self) -> str:
-        """What lengths are counted in."""
+        """The unit of lengths."""
         return read_unit(self.section) or "steps"
 
     def better(self, one: float, other: float) -> bool:
         return one < other if self.smaller_is_better else one > other
 
     def is_thinned(self) -> bool:
-        """Whether some reported points are not in the curves."""
+        """True if some reported points are not in the curves."""
         return any(
             trial.validations > self.curve_points or trial.id not in self.curves
             for trial in self.trials

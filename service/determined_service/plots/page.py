@@ -47,7 +47,7 @@ def render_page(search: Search) -> str:
         run_url=_run_url(search, search.flow_run_id),
         figures={one.key: _json(one.figure) for one in sections if one.figure is not None},
         plotly=plotly.offline.get_plotlyjs(),
-        # Only scripts that carry it run, whatever else should ever get into the page.
+        # Only scripts with it run, so no other script on the page can.
         nonce=secrets.token_urlsafe(16),
         duration=_duration((search.end or search.now) - search.start),
     )

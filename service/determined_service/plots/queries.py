@@ -141,9 +141,9 @@ def _outcome(row: dict[str, Any], search: Search, reached: float) -> Outcome:
     return Outcome.STOPPED if short else Outcome.COMPLETED
 
 
-# A curve is thinned where it has more points than are drawn, to the first at or after each of so
-# many steps, evenly spread: look-ups in the index, as reading a million rows would take minutes on
-# a busy machine. Its last and its best point stay.
+# A curve with more points than the figure shows is thinned to the first point at or after each of a number of
+# steps, evenly spread: look-ups in the index, as reading a million rows would take minutes on a busy machine.
+# Its last and its best point stay.
 _CURVES = """
     WITH chosen AS (
         SELECT t.id, t.best_validation_id AS best, v.last_steps AS last, v.count > %(most)s AS long,

@@ -70,7 +70,7 @@ async def _draw(order: Order) -> tuple[int | None, bytes, str]:
     except TimeoutError:
         return None, b"", f"drawing took longer than {TIMEOUT_S:.0f} s"
     finally:
-        # Also when whoever asked has hung up.
+        # Also if the client has hung up.
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

@@ -86,7 +86,7 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One of ours. ``pool``: its work pool."""
+    """A deployment of this platform. ``pool``: its work pool."""
 
     id: UUID
     flow_id: UUID
@@ -96,10 +96,9 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a page shows. ``type``: ``markdown``, ``table`` (``data`` is a JSON list of rows) or ``progress``
-    (``data`` in percent). ``key``: of lower-case letters, digits and dashes; what has one is also listed on
-    Prefect's page of all artifacts.
-    """
+    """An element of a page. ``type``: ``markdown``, ``table`` (``data`` is a JSON list of rows) or
+    ``progress`` (``data`` in percent). ``key``: of lower-case letters, digits and dashes; what has one is
+    also listed on Prefect's page of all artifacts."""
 
     key: str | None
     type: str
@@ -108,7 +107,7 @@ class Artifact:
 
     @property
     def called(self) -> str:
-        """By what it is found again among the artifacts of its run."""
+        """The name by which it is found again among the artifacts of its run."""
         return self.key or self.description
 
 
@@ -146,7 +145,7 @@ class Gateway(Protocol):
         """Names the run and adds the tags. Raises RunGone."""
 
     async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
-        """Sets the state whatever the present one is. Raises RunGone."""
+        """Set the state, from any present state. Raises RunGone."""
 
     async def let_workers_take(self, run_id: UUID) -> None:
         """Leaves a run that was made to wait to Prefect's workers, as soon as it is scheduled for a time that
@@ -157,7 +156,7 @@ class Gateway(Protocol):
         """The present state. Raises RunGone."""
 
     async def cancelling(self) -> list[UUID]:
-        """Runs that somebody asked Prefect to cancel and that have not ended."""
+        """Runs that were cancelled in Prefect and have not ended."""
 
     async def cancelled_since(self, since: datetime.datetime) -> list[UUID]:
         """Runs of our flows that ended as Cancelled at ``since`` or later."""
@@ -165,17 +164,17 @@ class Gateway(Protocol):
     async def cancelled_among(
         self, run_ids: Sequence[UUID], before: datetime.datetime
     ) -> list[UUID]:
-        """Which of these runs, of whatever flow, are Cancelled, or Cancelling since ``before``."""
+        """Those of these runs, of any flow, that are Cancelled, or Cancelling since ``before``."""
 
     async def unfinished(self) -> list[OpenRun]:
         """Runs of our flows that are Cancelling or Pending (InfrastructurePending too)."""
 
     def is_away(self, error: Exception) -> bool:
-        """Whether ``error`` means that Prefect does not answer at all."""
+        """True if ``error`` means that Prefect does not answer at all."""
 
 
 def import_prefect() -> None:
-    """What the gateway opens with."""
+    """Import the modules that the gateway needs when it opens."""
     lean_jsonschema.import_it()
     importlib.import_module("prefect.client.orchestration")
 
@@ -337,7 +336,7 @@ class PrefectGateway:
             await self._client.update_work_pool(name, WorkPoolUpdate(description=description))
 
     async def pause_work_pool(self, name: str, *, paused: bool) -> None:
-        """Pauses the work pool, or lets it go on; one that does not exist is no error."""
+        """Pause the work pool or let it go on, if it exists."""
         from prefect.client.schemas.actions import WorkPoolUpdate
         from prefect.exceptions import ObjectNotFound
 
@@ -362,7 +361,7 @@ class PrefectGateway:
         return {one.name for one in found} >= set(FLOWS)
 
     async def delete_run(self, run_id: UUID) -> None:
-        """Deletes the run with its artifacts; one that is gone already is no error."""
+        """Delete the run with its artifacts, if it exists."""
         from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
         from prefect.exceptions import ObjectNotFound
 
@@ -437,7 +436,7 @@ class PrefectGateway:
         except ObjectNotFound as error:
             raise RunGone(str(run_id)) from error
         if is_awaiting_slots(name):
-            # From now on it is the date that keeps workers away, until somebody schedules the run.
+            # From now on the date keeps workers away, until a user schedules the run.
             await self.let_workers_take(run_id)
 
     async def let_workers_take(self, run_id: UUID) -> None:

@@ -1,4 +1,4 @@
-"""What a new work pool of our agents' own type lets deployments set: the template of its jobs in Prefect.
+"""The template of jobs in new work pools of our agents' type: the settings that deployments may change.
 
 The agents' worker has the same (a test compares them), but Prefect asks for it only when the first of them
 starts. Until then nobody could deploy to the pool.

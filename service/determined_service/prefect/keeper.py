@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 PASS_S = 5.0
 SOON_S = 0.5
-"""How long a run whose owner has ended is left to its flow, before it is looked at again."""
+"""Seconds that a run whose owner has ended is left to its flow, before it is looked at again."""
 LONGEST_S = 300.0
 """A run whose flow stays silent is asked for more and more seldom, but at least this often."""
 REFUSED_S = 30.0
@@ -51,7 +51,7 @@ LEAST_S = 0.05
 AWAY_SECONDS = (0.1, 15.0)
 CONCURRENCY = 8
 MOST = 50
-"""How many runs one pass looks at; those that are still to be made come first, as somebody waits for them."""
+"""The number of runs that one pass looks at, first those still to be made, as users wait for them."""
 MAX_INTERRUPTIONS = 10
 FORGET_S = 600.0
 """An interruption this long after the one before, or after the owner has got on, is the first in a row."""
@@ -78,7 +78,7 @@ class FlowRuns(Prefect, Protocol):
         """The present state. Raises RunGone."""
 
     async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
-        """Sets the state whatever the present one is. Raises RunGone."""
+        """Set the state, from any present state. Raises RunGone."""
 
 
 class Keeper:
@@ -194,7 +194,7 @@ class Keeper:
 
     async def _stop(self, row: sa.Row[Any], reason: str, *, failed: bool) -> None:
         owner, number = _owner(row)
-        # Not one that somebody has resumed since the row was read.
+        # Not if a user has resumed it since the row was read.
         if await self._write(row, look_at=_after(PASS_S)):
             await owner.stop(self._db, number, reason, failed=failed)
 
@@ -321,7 +321,7 @@ def judge(
     *,
     heeds_cancel: bool = True,
 ) -> str:
-    """What to do about the run of an owner that is open, whose flow has not spoken for ``silent_s`` seconds.
+    """Decide about the run of an open owner, whose flow has not been heard of for ``silent_s`` seconds.
 
     "wait" (it may come back), "remind" (it waits for an agent: remind them), "cancel" (somebody cancelled it
     in Prefect), "restart".
@@ -337,7 +337,7 @@ def judge(
 
 
 def count_interruption(row: sa.Row[Any], progress: str) -> int:
-    """How many interruptions in a row this one is the last of."""
+    """The number of interruptions in a row, up to this one."""
     lately = row.interrupted_s is not None and row.interrupted_s < FORGET_S
     return row.interruptions + 1 if lately and row.progress == progress else 1
 
@@ -361,7 +361,7 @@ def _after(seconds: float) -> sa.ColumnElement[Any]:
 
 
 async def _write(conn: AsyncConnection, row: sa.Row[Any], **values: Any) -> bool:
-    """Changes the row, unless somebody has said something since it was read; whether it did."""
+    """Change the row, unless it was changed since it was read. Returns True if it did."""
     unchanged = sa.and_(r.seen_at == row.seen_at, r.wake == row.wake)
     changed = sa.update(kept_runs).where(r.id == row.id, unchanged).values(values)
     return (await conn.execute(changed.returning(r.id))).first() is not None

@@ -46,12 +46,12 @@ class Prefect(Protocol):
     """The call to Prefect that an owner may make."""
 
     async def delete_run(self, run_id: UUID) -> None:
-        """Deletes the run with its artifacts; one that is gone already is no error."""
+        """Delete the run with its artifacts, if it exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerStanding:
-    """Where an owner is.
+    """The state of an owner.
 
     ``open``: it has not ended, and needs a flow. ``progress``: another text once its flow has got something
     done. ``end``, ``message``: type and name of the state that its run gets when it has ended, and why; no
@@ -67,7 +67,7 @@ class OwnerStanding:
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """How a run is made. ``parent``: it is a subflow."""
+    """The settings with which a run is made. ``parent``: it is a subflow."""
 
     parameters: dict[str, Any]
     name: str
@@ -93,11 +93,11 @@ class KeptOwner(ABC):
 
     @abstractmethod
     async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
-        """Where it is now; None: it is gone."""
+        """Its present state; None: it is gone."""
 
     @abstractmethod
     async def order(self, db: Database, id: int) -> RunOrder | None:
-        """How its run is made; None: it has ended meanwhile, or ends without one."""
+        """The settings of its run; None: it has ended meanwhile, or ends without one."""
 
     @abstractmethod
     async def stop(self, db: Database, id: int, reason: str, *, failed: bool) -> None:

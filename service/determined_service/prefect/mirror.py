@@ -46,12 +46,12 @@ logger = logging.getLogger(__name__)
 
 CONCURRENCY = 8
 HOLD_S = 1.0
-"""How long a passing state must last before it is delivered: each call costs Prefect some 15 ms."""
+"""Seconds that a passing state must last before it is delivered: each call costs Prefect some 15 ms."""
 GAP_S = 0.05
 """Least time between two looks at the outbox."""
 SWEEP_S = 60.0
 PAGE_ATTEMPTS = 3
-"""How often a page is tried, not counting the tries while Prefect is away."""
+"""The number of tries of a page, not counting those while Prefect is away."""
 # The first wait and the longest: while Prefect does not answer, for one run that it refuses, and until
 # the agent of a new cluster has registered the deployments.
 AWAY_SECONDS = (0.5, 15.0)
@@ -62,7 +62,7 @@ PASSING = frozenset({"PENDING", "SCHEDULED", "PAUSED"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the outbox, with what is known of its entity. ``age_s``: since it was written."""
+    """One row of the outbox, with facts about its entity. ``age_s``: since it was written."""
 
     id: int
     entity: str
@@ -114,14 +114,14 @@ _ROWS = sa.text(
     FROM prefect_outbox o
     LEFT JOIN tasks k ON starts_with(o.entity, '{TASK_ENTITY}')
         AND k.id = substr(o.entity, {len(TASK_ENTITY) + 1})
-    -- CASE, because a cast may be made before what stands beside it is looked at.
+    -- CASE, because a cast may be evaluated before the condition beside it.
     LEFT JOIN experiments e ON e.id = CASE WHEN starts_with(o.entity, '{EXPERIMENT_ENTITY}')
         THEN split_part(o.entity, ':', 2)::int END
     LEFT JOIN kept_runs r ON r.experiment_id = e.id
     LEFT JOIN kept_runs t ON t.retraining_run_id = CASE WHEN starts_with(o.entity, '{RETRAINING_ENTITY}')
         THEN split_part(o.entity, ':', 2)::bigint END
     LEFT JOIN users u ON u.id = coalesce(e.owner_id, k.owner_id)
-    -- The states of a trial wait until its run is there, those of other tasks until they made it.
+    -- A trial's states wait until its run exists, those of other tasks until they made it.
     WHERE o.entity <> ALL(:busy) AND (
         k.id IS NULL OR k.flow_run_id IS NOT NULL OR o.kind = '{CREATE_TASK_RUN}')
     ORDER BY o.id
@@ -269,9 +269,9 @@ class Mirror:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
     async def _is_due(self, row: Row, run_id: UUID) -> bool:
-        """Whether the run is still to get the state, by its present one."""
+        """True if the run is still to get the state, by its present one."""
         if row.kind == SHOW_REASON:
-            # A state that somebody gave the run since the reason was written stays.
+            # A state that a user gave the run after the reason was written stays.
             return is_awaiting_slots((await self._gateway.read_state(run_id)).name)
         if not row.attempts:
             return True
@@ -280,7 +280,7 @@ class Mirror:
         return told != (row.payload["type"], row.payload["name"], row.payload["message"])
 
     async def _create_task_run(self, delivery: Delivery) -> None:
-        """Make the run of a task that somebody launched; what happened to it meanwhile comes after it."""
+        """Make the run of a launched task; its later states are delivered after it."""
         row = delivery.row
         task_id, run_id = task_of(row.entity), row.run_id
         if run_id is None:
@@ -301,7 +301,7 @@ class Mirror:
             change.notify(topics.OUTBOX, topics.task(task_id))
 
     async def _show_page(self, delivery: Delivery) -> None:
-        """Write what the page of the run tells."""
+        """Write the page of the run."""
         row = delivery.row
         try:
             if row.run_id is None:

@@ -18,7 +18,7 @@ from determined_service.state.change import Change
 
 @dataclass(frozen=True, slots=True)
 class MirroredTask:
-    """``entity`` is what the outbox calls the task ``id``."""
+    """A task with a run in Prefect; ``entity`` is the outbox's name of the task ``id``."""
 
     run_id: UUID
     entity: str
@@ -32,7 +32,8 @@ class MirroredTask:
         await self.kind.hold(change, self.id)
 
     async def cancel(self, change: Change) -> None:
-        """Kills it; one that ended while somebody cancelled its run is told so once more. Raises NotFound."""
+        """Kill it, or repeat its end to Prefect if it ended while its run was being cancelled. Raises
+        NotFound."""
         if self.state in states.TERMINAL:
             self.tell_end(change)
         else:

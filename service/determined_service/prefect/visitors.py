@@ -1,4 +1,4 @@
-"""What people ask of Prefect's server through the service, each with the rights that they have here.
+"""Decides which requests to Prefect's server people may send through the service, by their rights here.
 
 Prefect knows one password, whose owner rules the machine: a run executes any command with the agent's
 account. So administrators may ask for everything, and everybody else looks at runs, their logs, artifacts,
@@ -61,7 +61,7 @@ _RETURNED = (
     "etag",
     "last-modified",
 )
-# Prefect's page asks no other host; its code view and its charts make styles and workers of their own.
+# Prefect's page loads from no other host; its code view and its charts make styles and workers.
 _PAGE = "; ".join(
     (
         *("default-src 'self'", "script-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' blob:"),
@@ -73,23 +73,23 @@ _PAGE = "; ".join(
 
 
 def is_page(path: str) -> bool:
-    """Whether ``path`` (without a slash at its beginning) is one of the page's own files, not the API's."""
+    """True if ``path`` (without a slash at its beginning) is one of the page's own files, not the API's."""
     return path != "api" and not path.startswith("api/")
 
 
 def is_for_all(method: str, path: str) -> bool:
-    """Whether a browser asks for the file without what its visitor typed: icons and the page's manifest."""
+    """True for files that a browser requests without the visitor's login: icons and the page's manifest."""
     return method == "GET" and path.startswith(("ico/", "v2/ico/", "favicon.ico"))
 
 
 def is_plain(path: str, raw: str) -> bool:
-    """Whether nobody on the way can take the address for another one: no ``..`` and no fragment."""
+    """True if the address has only one reading: no ``..`` and no fragment."""
     return ".." not in path and "//" not in f"/{path}" and "#" not in raw and "\\" not in path
 
 
 def may_look(method: str, path: str) -> bool:
-    """Whether the request changes nothing and asks for nothing that is its owner's alone. ``path``: decoded,
-    as Prefect's server will decode it."""
+    """True if the request changes nothing and reads nothing private. ``path``: decoded, as Prefect's server
+    will decode it."""
     if is_page(path):
         return method in ("GET", "HEAD")
     plain = path.rstrip("/")
@@ -101,7 +101,7 @@ def may_look(method: str, path: str) -> bool:
 
 
 def without_secrets(found: Any) -> Any:
-    """An answer for somebody who is no administrator: what may hold secrets is empty."""
+    """An answer for a user without administrator's rights: fields that may hold secrets are emptied."""
     if isinstance(found, list):
         return [without_secrets(one) for one in found]
     if isinstance(found, dict):
@@ -114,19 +114,20 @@ def without_secrets(found: Any) -> Any:
 
 
 def page_settings(found: dict[str, Any], own: str) -> dict[str, Any]:
-    """Where Prefect's page finds its API, and that the browser has logged in. ``own``: the page's address."""
+    """The settings of Prefect's page: the address of its API, and that the browser has logged in. ``own``:
+    the page's address."""
     return {**found, "api_url": f"{own}/api", "auth": None}
 
 
 def is_settings(path: str) -> bool:
-    """Whether the page asks for its settings."""
+    """True if the page requests its settings."""
     return path == _SETTINGS
 
 
 def sent(headers: Mapping[str, str], path: str) -> dict[str, str]:
     """The client's headers that Prefect gets: nobody's password, no cookie."""
     names = (*_SENT, *_SENT_IF_FILE) if is_page(path) and not is_settings(path) else _SENT
-    # Otherwise our own client would name what it can unpack.
+    # Otherwise our own client would name the encodings that it can unpack.
     found = {"accept-encoding": "identity"}
     return found | {name: headers[name] for name in names if name in headers}
 

@@ -30,20 +30,20 @@ from determined_service.state import prefect_states
 from determined_service.state.change import changing, reader
 
 PATIENCE_S = 5.0
-"""How long a request has waited before Prefect is told why."""
+"""Seconds that a request has waited before Prefect gets the reason."""
 PASS_S = 10.0
 MOST = 20
-"""How many reasons one pass writes; the others come later, in the order of service."""
+"""The number of reasons that one pass writes; the others come later, in the order of service."""
 SELDOM_S = 60.0
-"""How long at most what a run was told may be out of date, as far as :data:`MOST` allows."""
+"""Seconds after which a run's reason may be out of date, as far as :data:`MOST` allows."""
 EXACT = 4
-"""Up to so many jobs ahead each number is told; from there on half as many are another reason."""
+"""Up to this number of jobs ahead each change is written; above it, only each halving."""
 
 _WAITING = sa.text(
     "SELECT a.id, k.flow_run_id FROM allocations a JOIN tasks k ON k.id = a.task_id "
     "WHERE a.state = 'REQUESTED' AND a.requested_at < now() - make_interval(secs => :patience)"
 )
-# Locked: what is placed meanwhile must not be said to wait.
+# Locked, so that a request that is placed meanwhile is not reported as waiting.
 _LOCK = sa.text(
     """
     SELECT a.id, a.task_id, k.kind FROM allocations a JOIN tasks k ON k.id = a.task_id
@@ -54,7 +54,7 @@ _LOCK = sa.text(
 
 
 def substance(waiting: Waiting, jobs_ahead: int) -> object:
-    """What of the reason is worth a state in Prefect when it changes.
+    """The part of a reason that must change before Prefect is told again.
 
     The kind of the reason; the numbers of those that are first in line, which are few; of those behind, how
     many jobs are ahead, roughly.
@@ -72,7 +72,7 @@ def substance(waiting: Waiting, jobs_ahead: int) -> object:
 
 @dataclass(slots=True)
 class Told:
-    """What Prefect was told last of a request, how often by then, and when."""
+    """The last reason of a request that Prefect got, how often reasons were sent by then, and when."""
 
     substance: object
     times: int
@@ -99,11 +99,11 @@ class WaitingRuns:
         self._next_pass = 0.0
         # By allocation.
         self._told: dict[str, Told] = {}
-        # Runs that were found to be scheduled by somebody.
+        # Runs that a user has scheduled.
         self._left: set[str] = set()
 
     async def look(self) -> None:
-        """Writes what has become due; may be called as often as one likes."""
+        """Write the reasons that are due; may be called at any time."""
         now = time.monotonic()
         if now < self._next_pass:
             return
@@ -146,7 +146,7 @@ class WaitingRuns:
         return now >= told.at + min(self._pass_s * told.times, SELDOM_S)
 
     async def _is_awaiting(self, key: str, run_of: dict[str, UUID | None]) -> bool:
-        """Whether the run of the request may be told: it waits, or does not exist yet."""
+        """True if the run of the request may get the reason: it waits, or does not exist yet."""
         run_id = run_of[key]
         if run_id is None:
             return True
@@ -163,6 +163,6 @@ class WaitingRuns:
 
 
 def _ahead(seen: Seen, one: Waiting) -> int:
-    """How many jobs are served before the request's."""
+    """The number of jobs that are served before the request's."""
     job = one.request.id if one.request.group is None else one.request.group
     return seen.ahead.get(job, 0)

@@ -35,15 +35,14 @@ from determined_service.state.change import Change, changing, reader
 logger = logging.getLogger(__name__)
 
 LOOK_BACK = datetime.timedelta(days=1)
-"""How far back the first look for cancelled runs goes: they may have been cancelled while no service ran.
-"""
+"""The span of the first look for cancelled runs: they may have been cancelled while no service ran."""
 OVERLAP = datetime.timedelta(minutes=1)
 """By how much each later look overlaps the one before: clocks differ, and answers take time."""
 STUCK_PASS_S = 15.0
 CANCEL_GRACE_S = 10.0
-"""How long a user's flow that is being cancelled has for killing its experiments itself."""
+"""Seconds that a user's cancelled flow has to kill its experiments itself."""
 CLAIM_GRACE_S = 15.0
-"""How long after the end of its run a claimed leg may still report its own."""
+"""Seconds after the end of its run in which a claimed leg may still report its own end."""
 
 _ANY_OPEN = sa.text(
     """
@@ -144,8 +143,8 @@ class PrefectWatch:
 
     async def _settle_stuck(self, now: datetime.datetime) -> None:
         before = now - datetime.timedelta(seconds=self._stuck_run_s)
-        # Prefect cancels the runs of an experiment's trials with its own, also those that have just ended:
-        # what is over here can be said soon.
+        # Prefect cancels the runs of an experiment's trials together with its own, also those that have just
+        # ended: tasks that are over here can be reported soon.
         soon = now - datetime.timedelta(seconds=min(self._stuck_run_s, CANCEL_GRACE_S))
         unfinished = [run for run in await self._gateway.unfinished() if run.since < soon]
         owners = await self._owners([run.id for run in unfinished])
@@ -182,7 +181,7 @@ class PrefectWatch:
 
     async def _tell_again(self, owner: MirroredTask, run: OpenRun) -> None:
         async with changing(self._db) as change:
-            # Held, so that what is told is not overtaken.
+            # Held, so that a newer state does not overtake this one.
             await owner.hold(change)
             if owner.state in states.TERMINAL:
                 logger.warning("%s has ended, but its run is %s", owner.entity, run.name)

@@ -32,7 +32,7 @@ class Side(Protocol):
         """Creates the work pool, or gives it the description (if that is not empty)."""
 
     async def pause_work_pool(self, name: str, *, paused: bool) -> None:
-        """Pauses the work pool, or lets it go on; one that does not exist is no error."""
+        """Pause the work pool or let it go on, if it exists."""
 
     async def place_deployments(self, pool: str, pools: Collection[str]) -> bool:
         """Moves our deployments from ``pools`` to ``pool``. Returns whether every one was there."""

@@ -1,6 +1,6 @@
 """The proxy to tasks: a process of its own that passes connections on, and what the service decides for it.
 
 `server` and what it imports (`connection`, `http1`, `passing`, `answers`, `names`) run in that process and
-see nothing else of the service: no database, no secret of the cluster. `decisions`, `process` and `door` are
-the service's side.
+see nothing else of the service: no database, no secret of the cluster. `decisions`, `process` and
+`http_protocol` are the service's side.
 """

@@ -42,8 +42,8 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why the request does not reach the task. ``again``: it may in a moment, so the page loads itself again.
-    ``link``: a page that helps."""
+    """The reason why the request does not reach the task. ``again``: it may in a moment, so the page loads
+    itself again. ``link``: a page that helps."""
 
     status: int
     text: str
@@ -52,12 +52,12 @@ class Refusal:
 
 
 def is_bare_tunnel(request: Request) -> bool:
-    """Whether Determined's published client asks for a tunnel; its `det shell open` sends no login."""
+    """True if Determined's published client asks for a tunnel; its `det shell open` sends no login."""
     return bool(request.upgrade) and request.get(b"user-agent").startswith(b"Lomond/")
 
 
 def tell_ssh(request: Request) -> bytes:
-    """Takes the websocket, and says there to ssh, which shows it, why there is no way on.
+    """Accept the websocket and send ssh a message that it shows: the reason why it cannot go on.
 
     Of an answer that refuses the websocket that client shows a traceback, at best: ssh ends it before.
     """
@@ -77,7 +77,7 @@ def tell_ssh(request: Request) -> bytes:
 
 
 def wants_page(request: Request | None) -> bool:
-    """Whether a browser asks for something to look at."""
+    """True if a browser asks for a page."""
     return request is not None and b"text/html" in request.get(b"accept").lower()
 
 

@@ -1,7 +1,7 @@
 """One visitor's connection, and the task's behind it: asyncio's protocols, without a coroutine for each.
 
 A connection carries requests one after the other. Bytes are passed on as they come, and no more is read from
-one side than the other takes. What becomes of a request is asked of :class:`Door`.
+one side than the other takes. What becomes of a request is asked of :class:`ProxyState`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ QUIET_S = 3600.0
 """Within a request, a websocket or a tunnel: so long may both sides say nothing."""
 CONNECT_S = 5.0
 _NORMAL, _CUT_OFF = 1000, 1011
-"""How a websocket says that a tunnel has ended: as the task's connection did, or before its time."""
+"""Close codes of a tunnel's websocket: the task's connection ended, or the tunnel was cut."""
 LAST_WORDS_S = 5.0
 MOST_HELD = 128 << 10
-"""Bytes that a visitor may send ahead of what is being answered."""
+"""Bytes that a visitor may send before the present request is answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a request may go. ``allocation_id``, ``user_id``: whose connections are counted together;
+    """The target of a request. ``allocation_id``, ``user_id``: whose connections are counted together;
     ``gate``: the key of the gate there, in hex, if there is one."""
 
     address: str
@@ -57,14 +57,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What the service is asked: whether who has these may go there."""
+    """The question to the service: may the holder of these credentials use this port?"""
 
     key: Key
     bearer: str
     cookies: tuple[str, ...]
 
 
-class Door(Protocol):
+class ProxyState(Protocol):
     """What a connection needs of the process."""
 
     own_host: str
@@ -76,8 +76,8 @@ class Door(Protocol):
     def enter(self, key: Key, ticket: str) -> Awaitable[str | Refusal]: ...
     def admit(self, visitor: Visitor, route: Route) -> Refusal | None: ...
     def leave(self, visitor: Visitor) -> None: ...
-    def idle(self, route: Route) -> Task | None: ...
-    def keep(self, task: Task) -> None: ...
+    def idle(self, route: Route) -> TaskConnection | None: ...
+    def keep(self, task: TaskConnection) -> None: ...
     def give_back(self, visitor: Visitor, data: bytes) -> bool: ...
 
 
@@ -90,7 +90,7 @@ class _Is(Enum):
     CLOSED = auto()
 
 
-class Task(asyncio.Protocol):
+class TaskConnection(asyncio.Protocol):
     """A connection to a task's port."""
 
     __slots__ = (
@@ -125,7 +125,7 @@ class Task(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         visitor = self.visitor
         if visitor is None:
-            # Nobody has asked: what it means is open, so it is not used again.
+            # Data without a request has no known meaning, so the connection is not used again.
             self.transport.abort()
             return
         visitor.seen = time.monotonic()
@@ -171,7 +171,7 @@ class Task(asyncio.Protocol):
         elif data:
             rest = data
         if rest:
-            # More than the answer is somebody's error, or a trap for the next visitor.
+            # Data beyond the answer is an error, or a trap for the next visitor.
             answer.keeps_alive = False
         if self._body.is_whole:
             self._end(visitor, answer)
@@ -225,7 +225,7 @@ class Visitor(asyncio.Protocol):
         *(
             "_below",
             "_body",
-            "_door",
+            "_proxy",
             "_first",
             "_held",
             "_in_trouble",
@@ -239,16 +239,16 @@ class Visitor(asyncio.Protocol):
         *("task", "transport"),
     )
 
-    def __init__(self, door: Door, first: bytes = b"") -> None:
+    def __init__(self, proxy: ProxyState, first: bytes = b"") -> None:
         """``first``: what was read of it already."""
-        self._door = door
+        self._proxy = proxy
         self._first = first
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.state = _Is.HEAD
         self.request: Request = cast("Request", None)
         self.route: Route | None = None
         self.ask: Ask | None = None
-        self.task: Task | None = None
+        self.task: TaskConnection | None = None
         self.frames: ServerProtocol | None = None
         self.seen = self.checked = time.monotonic()
         self.is_sent = True
@@ -264,7 +264,7 @@ class Visitor(asyncio.Protocol):
         self._in_trouble = False
         self._work: asyncio.Task[None] | None = None
 
-    # what the loop calls
+    # called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -306,7 +306,7 @@ class Visitor(asyncio.Protocol):
             task.visitor = None
             task.transport.abort()
         self._release()
-        self._door.leave(self)
+        self._proxy.leave(self)
 
     def pause_writing(self) -> None:
         if self.task is not None:
@@ -342,7 +342,7 @@ class Visitor(asyncio.Protocol):
         found = names.of_path(path)
         if (label is None or label in hosts.PAGES) and not path.startswith(names.PREFIX):
             # The service's own: it gets the connection back.
-            if not self._door.give_back(self, data):
+            if not self._proxy.give_back(self, data):
                 self._answer_bad(BadMessage("the service does not answer", 503))
             return
         self.request = request
@@ -363,7 +363,7 @@ class Visitor(asyncio.Protocol):
             return
         peer = str((self.transport.get_extra_info("peername") or ("",))[0])
         scheme = b"http"
-        if peer in self._door.trusted or "*" in self._door.trusted:
+        if peer in self._proxy.trusted or "*" in self._proxy.trusted:
             given = request.get(b"x-forwarded-proto").lower()
             scheme = given if given in (b"http", b"https") else scheme
             before = request.get(b"x-forwarded-for")
@@ -375,7 +375,7 @@ class Visitor(asyncio.Protocol):
 
     def _label(self, request: Request) -> str | None:
         """The first part of the host name, where it is a task's."""
-        suffix = self._door.own_host
+        suffix = self._proxy.own_host
         if not suffix:
             return None
         name = request.host.partition(b":")[0].decode("latin-1")
@@ -437,21 +437,21 @@ class Visitor(asyncio.Protocol):
                 return
             self._below = (rest or b"/") + (b"?" + query if query else b"")
         self.ask = ask = Ask(key, bearer, tuple(cookies[:4]))
-        known = self._door.known(ask)
+        known = self._proxy.known(ask)
         if known is None:
             self._begin_work(self._ask(ask))
         else:
             self._decided(known)
 
     async def _ask(self, ask: Ask) -> None:
-        decided = await self._door.decide(ask)
+        decided = await self._proxy.decide(ask)
         if self.state is _Is.ASKING:
             self._work = None
             self._decided(decided)
 
     def _at_own_host(self, key: Key) -> str | None:
         """The same address at the task's host name, for a browser."""
-        base = names.own_address(key, self._door.own_host, self._door.own_base, self.request.host)
+        base = names.own_address(key, self._proxy.own_host, self._proxy.own_base, self.request.host)
         return None if base is None else base + self.request.target.decode("latin-1")
 
     def _decided(self, decided: Route | Refusal) -> None:
@@ -463,7 +463,7 @@ class Visitor(asyncio.Protocol):
                 return
             self.fail(decided)
             return
-        refusal = self._door.admit(self, decided)
+        refusal = self._proxy.admit(self, decided)
         if refusal is not None:
             self.fail(refusal)
             return
@@ -490,7 +490,7 @@ class Visitor(asyncio.Protocol):
             way = self._way = replace(way, prefix=b"")
         elif way.own_host:
             way = self._way = replace(way, prefix=b"")
-        task = None if request.upgrade else self._door.idle(decided)
+        task = None if request.upgrade else self._proxy.idle(decided)
         if task is not None:
             self._send(task)
         else:
@@ -502,16 +502,16 @@ class Visitor(asyncio.Protocol):
             self._work = None
             self._send(task)
 
-    async def _connected(self, route: Route) -> Task | None:
+    async def _connected(self, route: Route) -> TaskConnection | None:
         loop = asyncio.get_running_loop()
         where = (route.address, route.port)
         try:
             async with asyncio.timeout(CONNECT_S):
                 if route.gate:
                     sock = await gates.connect(*where, bytes.fromhex(route.gate))
-                    _, task = await loop.create_connection(lambda: Task(where), sock=sock)
+                    _, task = await loop.create_connection(lambda: TaskConnection(where), sock=sock)
                 else:
-                    _, task = await loop.create_connection(lambda: Task(where), *where)
+                    _, task = await loop.create_connection(lambda: TaskConnection(where), *where)
         except (OSError, TimeoutError) as error:
             self._work = None
             away = "the task's server does not answer: it has ended, or is busy"
@@ -529,7 +529,7 @@ class Visitor(asyncio.Protocol):
             return None
         return task
 
-    def _send(self, task: Task) -> None:
+    def _send(self, task: TaskConnection) -> None:
         assert self.route is not None
         self.task = task
         task.begin(self)
@@ -572,7 +572,7 @@ class Visitor(asyncio.Protocol):
         self._is_over = not keeps
         self.transport.write(passing.answer_head(answer, self.request, self._way, keeps))
 
-    def answered(self, task: Task | None) -> None:
+    def answered(self, task: TaskConnection | None) -> None:
         """The answer is with the visitor. ``task``: the connection, if it may be used again."""
         if self.chunks:
             self.transport.write(http1.LAST_CHUNK)
@@ -582,7 +582,7 @@ class Visitor(asyncio.Protocol):
             if self.transport.get_write_buffer_size():
                 # It may have been told to wait for this visitor.
                 task.transport.resume_reading()
-            self._door.keep(task)
+            self._proxy.keep(task)
         self._next()
 
     def _next(self) -> None:
@@ -611,7 +611,7 @@ class Visitor(asyncio.Protocol):
 
     def _release(self) -> None:
         if self.route is not None:
-            self._door.leave(self)
+            self._proxy.leave(self)
             self.route = None
 
     def _refusal(self, refusal: Refusal) -> bytes:
@@ -637,7 +637,7 @@ class Visitor(asyncio.Protocol):
             return
         self._respond(self._refusal(refusal))
 
-    def lost(self, task: Task, nothing_came: bool) -> None:
+    def lost(self, task: TaskConnection, nothing_came: bool) -> None:
         """The task's connection has ended before an answer."""
         self.task = None
         # One that was kept may have ended while the request was on its way: that it was not read is certain
@@ -690,12 +690,12 @@ class Visitor(asyncio.Protocol):
         self._in_trouble = True
         self._held = b""
         self.transport.write(answers.tell_ssh(self.request))
-        # An end at once could overtake what was said.
+        # An end at once could overtake the last bytes.
         await asyncio.sleep(LAST_WORDS_S)
         self.transport.close()
 
     def _outlive_cuts(self) -> None:
-        """Who talks to somebody does not lose the talk to a short cut of the network."""
+        """Keep a conversation alive over a short cut of the network."""
         if self.route is not None and self.route.gate and self.task is not None:
             gates.notice_cuts(self.task.transport, gates.TALK_CUT_S)
 
@@ -712,7 +712,7 @@ class Visitor(asyncio.Protocol):
         frames = ServerProtocol(
             subprotocols=[Subprotocol(subprotocol)] if subprotocol else None, max_size=4 << 20
         )
-        # The library reads the request itself: what it checks of it is its business.
+        # The library reads the request itself, and checks it in its own way.
         lines = [b"%b: %b\r\n" % item for item in self.request.headers]
         frames.receive_data(b"GET / HTTP/1.1\r\n" + b"".join(lines) + b"\r\n")
         events = frames.events_received()
@@ -789,7 +789,7 @@ class Visitor(asyncio.Protocol):
         where = given.get("next", ["/"])[0]
         if not is_path(where):
             where = "/"
-        cookie = await self._door.enter(key, ticket)
+        cookie = await self._proxy.enter(key, ticket)
         if self.state is not _Is.ASKING:
             return
         self._work = None
@@ -819,18 +819,18 @@ class Visitor(asyncio.Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no request is on the way."""
+        """True if no request is on the way."""
         return self.state is _Is.HEAD
 
     def is_late(self, now: float) -> bool:
-        """Whether nothing was heard for too long."""
+        """True if nothing was received for too long."""
         if self.state is _Is.HEAD:
             return now - self.seen > (HEAD_S if self._held else IDLE_S)
         return now - self.seen > QUIET_S
 
 
 def is_path(where: str) -> bool:
-    """Whether the address leads to the same host name: it must be a path, however a browser reads it."""
+    """True if the address leads to the same host name: in every browser's reading it must be a path."""
     return (
         where.startswith("/")
         and not where.startswith(("//", "/\\"))

@@ -1,4 +1,4 @@
-"""Who may go where through the proxy: asked by its process, decided here by the rules of all requests."""
+"""Decides who may use which port through the proxy: its process asks, and the rules of all requests apply."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Decisions:
         return cookie
 
     async def route(self, key: Key, bearer: str, cookies: list[str]) -> Route | Refusal:
-        """Where who has these credentials may go for ``key``, or why not."""
+        """The route of ``key`` for these credentials, or the reason of a refusal."""
         try:
             subject = await self._auth.principal(bearer) if bearer else None
         except ApiError as refusal:
@@ -110,7 +110,7 @@ class Decisions:
             await idle.note_visits(conn, task_ids)
 
     async def _not_there(self, conn: AsyncConnection, task: sa.Row[Any]) -> Refusal:
-        """What the task waits for, or how it ended."""
+        """The reason why the task waits, or how it ended."""
         name = f"Task {task.id}"
         facts = (await facts_of(conn, {task.id: task.kind})).get(task.id)
         if facts is None:
@@ -144,7 +144,7 @@ class Decisions:
 
     def _log_in(self, key: Key) -> str:
         return (
-            f"Task {key.task_id} is for those who are logged in: send `Authorization: Bearer <token>`, "
+            f"Task {key.task_id} requires a login: send `Authorization: Bearer <token>`, "
             "or open it in a browser by det"
         )
 
@@ -164,7 +164,8 @@ async def _find(conn: AsyncConnection, key: Key) -> tuple[sa.Row[Any] | None, Se
 
 
 def _admit(subject: Principal, key: Key, task: sa.Row[Any] | None, ports: Sequence[Any]) -> None:
-    """Who may go to a port of a task. One that has no ports yet, or any more, says so to whoever may read.
+    """Raise unless the subject may use the port of the task. A port that does not exist (yet) is reported to
+    all who may read the task.
 
     Raises NotFound, Forbidden.
     """
@@ -175,7 +176,7 @@ def _admit(subject: Principal, key: Key, task: sa.Row[Any] | None, ports: Sequen
         authorise(subject, Action.READ, Target(Kind.TASK, task.id))
         if ports:
             known = ", ".join(port.name for port in ports)
-            wanted = f"no port {key.port}" if key.port else "no port of its own address"
+            wanted = f"no port {key.port}" if key.port else "no port with an address of its own"
             raise NotFound(f"Task {task.id} has {wanted}; it has {known}: /proxy/{task.id}:<port>/")
     elif not port.unauthenticated:
         action = Action.READ if port.shared else Action.VISIT

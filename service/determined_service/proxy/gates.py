@@ -9,7 +9,7 @@ import socket
 from determined.common.wire import gate
 
 CUT_S = 10
-"""So long may a request wait for a machine that does not confirm what it got; then it is asked anew."""
+"""Seconds that a request waits for a machine that does not confirm its receipt; then it is sent again."""
 TALK_CUT_S = 60
 """The same for a websocket or a tunnel."""
 
@@ -40,7 +40,7 @@ async def connect(address: str, port: int, key: bytes) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         said = await _read(sock, len(gate.HELLO) + gate.NONCE_BYTES)
         if not said.startswith(gate.HELLO):
-            raise ConnectionError("what answers there is no gate of an agent's")
+            raise ConnectionError("the server there is not an agent's gate")
         await loop.sock_sendall(sock, gate.proof(key, said[len(gate.HELLO) :]))
         await _read(sock, len(gate.OPEN))
     except BaseException:

@@ -30,7 +30,7 @@ UNTIL_CLOSE = -2
 
 
 class BadMessage(Exception):
-    """What was sent is not one message of HTTP/1.1. ``status``: of the answer to a request."""
+    """The bytes are not one message of HTTP/1.1. ``status``: of the answer to a request."""
 
     def __init__(self, text: str, status: int = 400) -> None:
         super().__init__(text)
@@ -78,7 +78,7 @@ def _headers(lines: list[bytes]) -> Headers:
     for line in lines:
         one = match(line)
         if one is None:
-            raise BadMessage("a line of the head is no header")
+            raise BadMessage("a line of the head is not a header")
         found.append((one[1].lower(), one[2].rstrip(b" \t")))
     return found
 
@@ -116,7 +116,7 @@ def read_request(head: bytes) -> Request:
     first, *lines = head.split(b"\r\n")
     line = _REQUEST.fullmatch(first)
     if line is None:
-        raise BadMessage("the first line is no request of HTTP/1.1")
+        raise BadMessage("the first line is not a request of HTTP/1.1")
     target = line[2]
     if not target.startswith(b"/"):
         raise BadMessage("the address must begin with a slash")
@@ -151,7 +151,7 @@ def read_answer(head: bytes, method: bytes) -> Answer:
     first, *lines = head.split(b"\r\n")
     line = _STATUS.fullmatch(first)
     if line is None:
-        raise BadMessage("the first line is no answer of HTTP/1.1")
+        raise BadMessage("the first line is not an answer of HTTP/1.1")
     headers = _headers(lines)
     status, minor = int(line[2]), line[1][0] - 48
     connection = words(headers, b"connection")
@@ -222,7 +222,7 @@ class Body:
                     self.is_whole = True
                     return b"".join(parts), data[at:]
                 if not _HEADER.fullmatch(line):
-                    raise BadMessage("a trailer is no header")
+                    raise BadMessage("a trailer is not a header")
                 continue
             size = _CHUNK.fullmatch(line)
             if size is None:

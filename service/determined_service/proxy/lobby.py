@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 HEAD_S = 30.0
 """Within this time a connection sends the whole head of its first request, or of one that it has begun."""
 BODY_S, BODY_BYTES = 60.0, 1024
-"""In each such span of time a body that the service reads brings at least so many bytes."""
+"""A body that the service reads must bring this number of bytes in each such span of seconds."""
 UNTAKEN_S = 300
-"""Seconds after which the connection of a client ends that has taken nothing of its answer for so long."""
+"""Seconds after which a connection ends whose client takes nothing of its answer."""
 LOOK_S = 2.0
 AT_ONCE, PAUSE_S = 500, 0.01
 """So many are ended at a time, and then others have their turn: to end 16,000 takes 0.1 s."""
@@ -32,9 +32,8 @@ SPARE = 512
 
 
 def most_connections() -> int:
-    """How many connections this process holds at once: as its limit of descriptors allows, which is raised as
-    far as it may be.
-    """
+    """The number of connections that this process holds at once: the limit of descriptors is raised as far as
+    possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     wanted = MOST + SPARE if hard == unlimited else min(hard, MOST + SPARE)
@@ -54,7 +53,7 @@ class Connection(Protocol):
         """End the connection at once."""
 
     def has_time(self, now: float) -> bool:
-        """Whether its head, or its body, has time left."""
+        """True if its head, or its body, has time left."""
 
 
 class Lobby:
@@ -91,7 +90,7 @@ class Lobby:
         self._awaited.move_to_end(one)
 
     def serves(self, one: Connection) -> None:
-        """The request is there as a whole; it is answered."""
+        """The request has arrived completely; it is being answered."""
         self._awaited.pop(one, None)
 
     def leave(self, one: Connection) -> None:

@@ -1,4 +1,4 @@
-"""How ports of tasks are named in addresses: `/proxy/<task>[:<port>]/…`, and host names of their own."""
+"""The names of tasks' ports in addresses: `/proxy/<task>[:<port>]/…`, and separate host names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Key:
 
     @property
     def path(self) -> str:
-        """Where it is below the service's address, without a slash at the end."""
+        """Its path below the service's address, without a slash at the end."""
         return f"/proxy/{quote(str(self), safe=':')}"
 
     @property

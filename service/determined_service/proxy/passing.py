@@ -1,4 +1,4 @@
-"""What passes the proxy between a visitor and a task: which headers, and which are changed."""
+"""Decides which headers pass the proxy between a visitor and a task, and which are changed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_RETURNED = _HOP | {
     *(b"clear-site-data", b"public-key-pins", b"expect-ct", b"nel", b"report-to"),
     b"reporting-endpoints",
 }
-# At the service's own address: each page that runs there has an origin of its own, and leaves nothing.
+# At the service's own address: each page there runs in a separate origin, and stores nothing.
 _SANDBOX = (
     b"Content-Security-Policy: sandbox allow-downloads allow-forms allow-modals allow-popups allow-scripts; "
     b"frame-ancestors 'none'\r\nX-Frame-Options: DENY\r\n"
@@ -44,10 +44,10 @@ _CANONICAL = {b"www-authenticate": b"WWW-Authenticate", b"etag": b"ETag"}
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a request came. ``own_host``: at the task's own host name; else below the service's address.
-    ``prefix``: what stands before the task's own paths there. ``scheme``: of the visitor's
-    way. ``peer``: its address, behind those that servers before this one have named.
-    ``takes_login``: the header Authorization was for the proxy."""
+    """The way by which a request came. ``own_host``: at the task's own host name; else below the service's
+    address. ``prefix``: what stands before the task's own paths there. ``scheme``: of the visitor's way.
+    ``peer``: its address, behind those that servers before this one have named. ``takes_login``: the header
+    Authorization was for the proxy."""
 
     own_host: bool
     prefix: bytes
@@ -76,7 +76,7 @@ def cookies(headers: Headers) -> tuple[list[str], bytes]:
 
 
 def request_head(request: Request, target: bytes, way: Way) -> bytes:
-    """What the task is sent."""
+    """The head that is sent to the task."""
     nominated = frozenset(words(request.headers, b"connection"))
     lines = [b"%b %b HTTP/1.1\r\n" % (request.method, target)]
     for name, value in request.headers:
@@ -119,7 +119,8 @@ def _cookie(value: bytes) -> bytes | None:
 
 
 def _location(value: bytes, request: Request, way: Way) -> bytes:
-    """Where the answer sends the visitor; a path of the task's own lies below the prefix."""
+    """The address to which the answer redirects the visitor; the task's own paths are put below the
+    prefix."""
     if not way.prefix:
         return value
     parts = urlsplit(value)
@@ -137,7 +138,7 @@ def _location(value: bytes, request: Request, way: Way) -> bytes:
 
 
 def answer_head(answer: Answer, request: Request, way: Way, keeps_alive: bool) -> bytes:
-    """What the visitor is sent."""
+    """The head that is sent to the visitor."""
     nominated = frozenset(words(answer.headers, b"connection"))
     lines = [b"HTTP/1.1 %b\r\n" % answer.line]
     for name, value in answer.headers:
@@ -177,7 +178,7 @@ def answer_head(answer: Answer, request: Request, way: Way, keeps_alive: bool) -
 
 
 def is_from_elsewhere(request: Request, scheme: bytes) -> bool:
-    """Whether a page of another origin may be behind the request, which must not have the visitor's login.
+    """True if a page of another origin may be behind the request, which must not have the visitor's login.
 
     A visitor may follow a link from anywhere, at the top of a window.
     """

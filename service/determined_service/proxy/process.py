@@ -60,7 +60,7 @@ class ProxyProcess:
         return None if process is None or process.returncode is not None else process.pid
 
     def give(self, sock: socket.socket, data: bytes) -> None:
-        """A connection whose next request is for a task, and what was read of it."""
+        """Hand over a connection whose next request is for a task, with the data read from it."""
         if self._sockets is not None and self.pid is not None:
             self._sockets.give(sock, data)
             return

@@ -25,7 +25,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from determined_service.proxy.answers import Refusal
-from determined_service.proxy.connection import IDLE_S, Ask, Route, Task, Visitor
+from determined_service.proxy.connection import IDLE_S, Ask, Route, TaskConnection, Visitor
 from determined_service.proxy.names import Key
 
 logger = logging.getLogger("determined.proxy")
@@ -34,7 +34,7 @@ PIECE = 48 << 10
 """Bytes of one datagram: less than every system's limit."""
 REMEMBER_S = 1.0
 CHECK_S = 5.0
-"""So often whoever has a connection open is asked for again."""
+"""Seconds between checks of the rights of open connections."""
 SWEEP_S = 1.0
 VISITS_S = 5.0
 """So often the service is told which tasks have visitors."""
@@ -57,7 +57,7 @@ class Sockets:
         self._coming: tuple[int, int, bytearray] | None = None
 
     def give(self, sock: socket.socket, data: bytes) -> None:
-        """``sock``, which is closed here once the other process has it, and what was read from it."""
+        """Send ``sock`` and the data read from it; ``sock`` is closed here once the other process has it."""
         first = b"C" + len(data).to_bytes(4) + data[:PIECE]
         self._waiting.append((first, sock))
         for at in range(PIECE, len(data), PIECE):
@@ -85,7 +85,7 @@ class Sockets:
         loop.remove_writer(self._sock.fileno())
 
     def take(self) -> list[tuple[socket.socket, bytes]]:
-        """What has come: connections, each with what was read from it."""
+        """The connections that have arrived, each with the data read from it."""
         found = []
         for _ in range(64):
             try:
@@ -126,7 +126,7 @@ def _less(counter: Counter[K], key: K) -> None:
 
 
 class Proxy:
-    """The process' state; what :class:`~.connection.Door` says."""
+    """Implements :class:`~.connection.ProxyState` in the proxy's process."""
 
     def __init__(
         self, sockets: Sockets, writer: asyncio.StreamWriter, settings: dict[str, Any]
@@ -140,7 +140,7 @@ class Proxy:
         self._with_route: dict[Visitor, Route] = {}
         self._of_task: Counter[str] = Counter()
         self._of_user: Counter[int] = Counter()
-        self._idle: dict[tuple[str, int], list[Task]] = {}
+        self._idle: dict[tuple[str, int], list[TaskConnection]] = {}
         self._known: dict[Ask, tuple[float, Route | Refusal]] = {}
         self._deciding: dict[Ask, asyncio.Future[Route | Refusal]] = {}
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -200,7 +200,7 @@ class Proxy:
         if visitor.transport.is_closing():
             self._visitors.discard(visitor)
 
-    def idle(self, route: Route) -> Task | None:
+    def idle(self, route: Route) -> TaskConnection | None:
         kept = self._idle.get((route.address, route.port))
         while kept:
             task = kept.pop()
@@ -208,7 +208,7 @@ class Proxy:
                 return task
         return None
 
-    def keep(self, task: Task) -> None:
+    def keep(self, task: TaskConnection) -> None:
         kept = self._idle.setdefault(task.key, [])
         if len(kept) >= KEPT:
             task.transport.abort()
@@ -281,7 +281,7 @@ class Proxy:
         if future is not None and not future.done():
             future.set_result(given)
 
-    # what is looked at again and again
+    # repeated checks
 
     async def sweep(self) -> None:
         while True:
@@ -313,7 +313,7 @@ class Proxy:
                 self._tell_visits()
 
     def _tell_visits(self) -> None:
-        """Which tasks had a visitor since the last time: they are not idle."""
+        """Report the tasks that had a visitor since the last time: they are not idle."""
         visited, self._visited = self._visited, set()
         visited.update(one.ask.key.task_id for one in self._with_route if one.ask is not None)
         names = sorted(visited)
@@ -322,7 +322,7 @@ class Proxy:
             self._writer.write(json.dumps(told).encode() + b"\n")
 
     async def _check(self, ask: Ask, visitors: list[Visitor]) -> None:
-        """Ends the connections of whoever may not go there any more."""
+        """End the connections of visitors who have lost their rights."""
         decided = self.known(ask) or await self.decide(ask)
         for visitor in visitors:
             route = self._with_route.get(visitor)

@@ -127,7 +127,7 @@ def routers() -> list[Router]:
         model_versions,
         retraining,
         pipelines,
-        # Before the tasks: "/tasks/count" is no task's address.
+        # Before the tasks: "/tasks/count" must not be read as a task's id.
         launched,
         notebook_files,
         shells,
@@ -147,8 +147,8 @@ def routers() -> list[Router]:
 
 
 async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
-    """Starts the ingest queues (``app.state.metrics_queue`` and ``logs_queue``), which ``stack`` ends, and
-    makes what the routes remember between requests."""
+    """Start the ingest queues (``app.state.metrics_queue`` and ``logs_queue``), which ``stack`` ends, and
+    make the objects that routes keep between requests."""
     app.state.progress_events = ProgressEvents()
     app.state.readers = Readers()
     app.state.cloud_checks = CloudChecks()

@@ -26,9 +26,8 @@ B = TypeVar("B", bound=WithFiles)
 
 @contextlib.asynccontextmanager
 async def read(request: Request, kind: type[B]) -> AsyncIterator[B]:
-    """The body as ``kind``; its files are there until the block ends. Raises what `intake.take_in` does,
-    and RequestValidationError.
-    """
+    """The body as ``kind``; its files exist until the block ends. Raises what `intake.take_in` does, and
+    RequestValidationError."""
     async with intake.take_in(request) as found:
         try:
             given = kind.model_validate(found.fields)

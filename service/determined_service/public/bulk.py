@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from determined_registry.database.tables import experiments as table
-from determined_service.access.dependencies import Gate, may_named
+from determined_service.access.dependencies import Admission, may_named
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Labels, ManyIds, ManyNames, Name, Text
@@ -43,7 +43,7 @@ _ACTIONS: dict[str, Act] = {
     "archive": lambda change, id_, by: experimenting.archive(change, id_, True),
     "unarchive": lambda change, id_, by: experimenting.archive(change, id_, False),
 }
-# What a filter chooses besides what it says: an action "on all of these" means those that it can change.
+# Added to a filter's conditions: an action "on all of these" means those that it can change.
 _ELIGIBLE: dict[str, sa.ColumnElement[bool]] = {
     "activate": e.state == states.PAUSED,
     "pause": e.state == states.ACTIVE,
@@ -100,7 +100,7 @@ class Chosen(BaseModel):
 
 
 async def act_on_many(
-    action: str, given: Chosen, gate: Gate, db: Database
+    action: str, given: Chosen, admission: Admission, db: Database
 ) -> dict[str, list[dict[str, Any]]]:
     """``{"results": [{"id": 3, "error": ""}]}``; raises BadRequest when nothing is chosen.
 
@@ -115,7 +115,7 @@ async def act_on_many(
         outside = await _outside(db, ids, given.project_id)
     else:
         raise BadRequest('no experiments are named: send "experimentIds": [1, 2], or "filters"')
-    user, refused = await gate.refusals(ids)
+    user, refused = await admission.refusals(ids)
     results = []
     for experiment_id in ids:
         if experiment_id in outside:
@@ -129,18 +129,18 @@ async def act_on_many(
 
 
 def _add_routes(action: str) -> None:
-    gate_of = may_named(Action.CHANGE, Kind.EXPERIMENT, action)
+    admission_of = may_named(Action.CHANGE, Kind.EXPERIMENT, action)
 
     async def of_all(
-        given: Chosen, db: Db, gate: Gate = gate_of
+        given: Chosen, db: Db, admission: Admission = admission_of
     ) -> dict[str, list[dict[str, Any]]]:
-        return await act_on_many(action, given, gate, db)
+        return await act_on_many(action, given, admission, db)
 
     async def of_project(
-        project_id: Id, given: Chosen, db: Db, gate: Gate = gate_of
+        project_id: Id, given: Chosen, db: Db, admission: Admission = admission_of
     ) -> dict[str, list[dict[str, Any]]]:
         given.project_id = project_id
-        return await act_on_many(action, given, gate, db)
+        return await act_on_many(action, given, admission, db)
 
     for path, route in (
         (f"/experiments/{action}", of_all),

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from determined.common.wire import limits
 from determined_registry import permitted
-from determined_service.access.dependencies import Gate, may, may_named
+from determined_service.access.dependencies import Admission, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -52,7 +52,9 @@ _CHECKPOINT = {
 @router.post("", openapi_extra=json_example(_CHECKPOINT))
 async def report_checkpoint(
     request: Request,
-    gate: Annotated[Gate, may_named(Action.REPORT, Kind.ALLOCATION, "report checkpoints of")],
+    admission: Annotated[
+        Admission, may_named(Action.REPORT, Kind.ALLOCATION, "report checkpoints of")
+    ],
     db: Db,
     settings: SettingsOf,
 ) -> Response:
@@ -63,7 +65,7 @@ async def report_checkpoint(
     from which the next leg starts.
     """
     given = await object_body(request, nul=True, large=True)
-    principal, report = await _admit(gate, await off_loop(request, _read, given))
+    principal, report = await _admit(admission, await off_loop(request, _read, given))
     if permitted.is_clusters_own(report.storage, settings.checkpoint_storage):
         raise BadRequest(f"storage: {permitted.KEPT}")
     async with changing(db) as change:
@@ -100,25 +102,27 @@ def _read(given: Any) -> checkpointing.Report:
 
 
 async def _admit(
-    gate: Gate, report: checkpointing.Report
+    admission: Admission, report: checkpointing.Report
 ) -> tuple[Principal, checkpointing.Report]:
     """The reporting subject and its permission: an allocation may report for itself, a user also for a task
     (an unmanaged trial, which has no allocation).
     """
-    own = gate.subject.allocation
+    own = admission.subject.allocation
     if own is not None:
         report = replace(report, allocation_id=report.allocation_id or own.id)
     if report.allocation_id is not None:
         try:
-            subject = await gate.admit(report.allocation_id)
+            subject = await admission.admit(report.allocation_id)
             # Only that was looked at: it must not fall back on a task, should the allocation be gone.
             return subject, report if subject.admin else replace(report, task_id=None)
         except NotFound:
             if report.task_id is None:
                 raise
     if report.task_id is None:
-        return await gate.admit(), report
-    return await gate.admit(report.task_id, kind=Kind.TASK), replace(report, allocation_id=None)
+        return await admission.admit(), report
+    return await admission.admit(report.task_id, kind=Kind.TASK), replace(
+        report, allocation_id=None
+    )
 
 
 def _sizes(given: Any) -> dict[str, int]:
@@ -185,7 +189,9 @@ def _id(given: Any, path: str) -> str | None:
 @router.patch("")
 async def patch_checkpoints(
     request: Request,
-    gate: Annotated[Gate, may_named(Action.CHANGE, Kind.CHECKPOINT, "change the files of")],
+    admission: Annotated[
+        Admission, may_named(Action.CHANGE, Kind.CHECKPOINT, "change the files of")
+    ],
     db: Db,
 ) -> Response:
     """Files were deleted: `{"checkpoints": [{"uuid", "resources": {"resources": {path: size}}}]}`.
@@ -203,7 +209,7 @@ async def patch_checkpoints(
     if len(left) > limits.MANY_IDS:
         raise BadRequest(f"checkpoints: {len(left)} found, at most {limits.MANY_IDS} are allowed")
     if left:
-        await gate.admit(*left)
+        await admission.admit(*left)
         async with changing(db) as change:
             await remains.note_left(change, left)
     return JsonResponse({})

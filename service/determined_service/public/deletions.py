@@ -20,9 +20,9 @@ from determined_registry.database.tables import (
     tasks,
 )
 from determined_service.access.dependencies import (
+    Admission,
     CheckpointReader,
     ExperimentReader,
-    Gate,
     may,
     may_named,
 )
@@ -66,21 +66,21 @@ class NamedFiles(NamedCheckpoints):
 @router.delete(f"{api}/checkpoints")
 async def delete_checkpoints(
     given: NamedCheckpoints,
-    gate: Annotated[Gate, may_named(Action.DELETE, Kind.CHECKPOINT)],
+    admission: Annotated[Admission, may_named(Action.DELETE, Kind.CHECKPOINT)],
     db: Db,
 ) -> Response:
-    """Requests the deletion of checkpoints, in a flow run of its own; answers `deletionId` (null: they are
-    gone).
+    """Requests the deletion of checkpoints, in a separate flow run; answers `deletionId` (null: they are
+    already deleted).
 
     From now on no trial starts from them.
     """
-    return await _delete(db, gate, given.checkpointUuids, None)
+    return await _delete(db, admission, given.checkpointUuids, None)
 
 
 @router.post(f"{api}/checkpoints/rm")
 async def remove_files(
     given: NamedFiles,
-    gate: Annotated[Gate, may_named(Action.DELETE, Kind.CHECKPOINT, "delete files of")],
+    admission: Annotated[Admission, may_named(Action.DELETE, Kind.CHECKPOINT, "delete files of")],
     db: Db,
 ) -> Response:
     """Requests the deletion of the checkpoints' files that match a glob; answers `deletionId`.
@@ -96,17 +96,19 @@ async def remove_files(
             raise BadRequest(
                 f"glob {glob!r}: must be relative to the checkpoint, such as '*.pt' or 'logs/**'"
             )
-    return await _delete(db, gate, given.checkpointUuids, given.checkpointGlobs)
+    return await _delete(db, admission, given.checkpointUuids, given.checkpointGlobs)
 
 
-async def _delete(db: Db, gate: Gate, given: list[str], globs: list[str] | None) -> Response:
+async def _delete(
+    db: Db, admission: Admission, given: list[str], globs: list[str] | None
+) -> Response:
     uuids = {parse_uuid(name, "checkpoint") for name in given}
     if not uuids:
         raise BadRequest("checkpointUuids is empty: name checkpoints")
-    await gate.admit(*uuids)
+    await admission.admit(*uuids)
     async with changing(db) as change:
         deletion_id = await deleting.delete_checkpoints(
-            change, uuids, globs, owner_id=gate.subject.user_id
+            change, uuids, globs, owner_id=admission.subject.user_id
         )
     return JsonResponse({"deletionId": deletion_id})
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 router = Router("Checkpoints")
 
 SLOW_S = 30.0
-"""A client that does not take a piece of 256 KiB in so many seconds is left; it may resume."""
+"""Seconds after which a client is dropped that does not take a piece of 256 KiB; it may resume."""
 
 _ARCHIVES = {
     "application/gzip": ("tgz", "tar.gz"),
@@ -38,7 +38,7 @@ _ARCHIVES = {
     "application/x-tar": ("tar", "tar"),
 }
 _HEADERS = {
-    # A checkpoint may hold a page that somebody wrote: it is never shown as one.
+    # A checkpoint may hold a page that a user wrote: it is never shown as one.
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -88,7 +88,7 @@ class _Stream(Stream):
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a request asks for, and who takes a turn to get it."""
+    """The files that a request asks for, and the user whose turn it is."""
 
     source: Source
     readers: Readers

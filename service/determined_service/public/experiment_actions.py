@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from determined.common.wire import serving
 from determined.common.wire.serving import Served
-from determined_service.access.dependencies import Gate, may, may_named
+from determined_service.access.dependencies import Admission, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -85,7 +85,7 @@ class NewExperiment(WithFiles):
     idempotency_key: IdempotencyKey | None = Field(
         default=None,
         description="Made up by the sender: another request of the same user with the same key is answered "
-        "with the same experiment, whatever else it holds.",
+        "with the same experiment, even if its other fields differ.",
     )
 
     def submission(self) -> submit.Submission:
@@ -224,13 +224,13 @@ class Continuation(BaseModel):
 @router.post("/continue")
 async def continue_experiment(
     given: Continuation,
-    gate: Annotated[Gate, may_named(Action.CHANGE, Kind.EXPERIMENT, "continue")],
+    admission: Annotated[Admission, may_named(Action.CHANGE, Kind.EXPERIMENT, "continue")],
     db: Db,
     settings: SettingsOf,
     viewer_of: ViewerOf,
 ) -> Response:
     """Continues an experiment that has ended, in place: its canceled and failed trials run again."""
-    user = await gate.admit(given.id)
+    user = await admission.admit(given.id)
     changes = await continuation.read_changes(given.override_config or "")
     warnings: tuple[str, ...] = ()
     begun = None
@@ -252,7 +252,7 @@ async def _submitted(db: Database, submission: submit.Submission, owner_id: int)
         return await submit.find_submitted(conn, submission, owner_id)
 
 
-async def _remarks(conn: AsyncConnection, plan: submit.Plan) -> list[str]:
+async def _remarks(conn: AsyncConnection, plan: submit.SubmissionPlan) -> list[str]:
     text, pool = plan.original_config, plan.resource_pool
     found = await _remarks_on(conn, plan.config, text, pool, waits=bool(plan.warnings))
     return [*found, *plan.remarks]

@@ -154,7 +154,7 @@ async def list_labels(user: ExperimentReader, db: Db) -> dict[str, Any]:
 
 
 async def remarks_on(conn: AsyncConnection, experiment: dict[str, Any]) -> list[str]:
-    """Sentences on an experiment (its JSON) that whoever looks at it should know."""
+    """Remarks on an experiment (its JSON), for its readers."""
     config, text = experiment["config"], experiment["originalConfig"]
     if experiment["unmanaged"]:
         return surroundings.remarks_outside(config, text)
@@ -251,7 +251,7 @@ async def add_label(experiment_id: Id, label: Name, user: Changer, db: Db) -> di
 
 @router.delete("/experiments/{experiment_id}/labels/{label}")
 async def remove_label(experiment_id: Id, label: Name, user: Changer, db: Db) -> dict[str, Any]:
-    """Removes a label, if it is there."""
+    """Removes a label if the experiment has it."""
     async with changing(db) as change:
         return {"labels": await relabel(change, experiment_id, remove=[label])}
 

@@ -26,10 +26,12 @@ async def get_explanation(
     limit: Annotated[
         Count | None,
         Query(
-            ge=1, description="Of so many trials, the newest; and so much of what waits. None: all."
+            ge=1,
+            description="The number of trials, the newest first, and of waiting requests. Default: all.",
         ),
     ] = None,
 ) -> Response:
-    """Every leg of the experiment's trials, with the reason of its state in words and what it waits for."""
+    """Every leg of the experiment's trials, with the reason of its state in words, and the waiting
+    requests."""
     async with db.tx() as conn:
         return JsonResponse(await explain(conn, experiment_id, snapshots, limit))

@@ -1,4 +1,4 @@
-"""The address of the service in a browser: a page that names the doors."""
+"""The address of the service in a browser: a page that names the entrances."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ _PAGE = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).fr
 <p>Cluster {{ cluster }}, version {{ version }}. The service answers; its own pages are yet to come. Until
 then:</p>
 <dl>
-{%- for door in doors %}
-<dt>{% if door.link %}<a href="{{ door.link }}" rel="noreferrer">{{ door.title }}</a>
-{%- else %}{{ door.title }}{% endif %}</dt>
-<dd>{% for text in door.texts %}{% if text.startswith("det ") %}<code>{{ text }}</code><br>
+{%- for entrance in entrances %}
+<dt>{% if entrance.link %}<a href="{{ entrance.link }}" rel="noreferrer">{{ entrance.title }}</a>
+{%- else %}{{ entrance.title }}{% endif %}</dt>
+<dd>{% for text in entrance.texts %}{% if text.startswith("det ") %}<code>{{ text }}</code><br>
 {%- else %}{{ text }} {% endif %}{% endfor %}</dd>
 {%- endfor %}
 </dl>
@@ -68,7 +68,7 @@ then:</p>
 
 
 @dataclass(frozen=True)
-class Door:
+class Entrance:
     """A way into the cluster. ``link``: an address, if it has one; ``texts``: sentences, and commands, which
     begin with ``det``."""
 
@@ -78,23 +78,23 @@ class Door:
     link: str | None = None
 
 
-def doors(settings: Settings) -> list[Door]:
-    """Every door of this cluster: from its settings alone, and without secrets."""
+def entrances(settings: Settings) -> list[Entrance]:
+    """Every entrance of this cluster: from its settings alone, and without secrets."""
     found = [
-        Door("api", "REST API", ("What it can do, to read and to try out.",), "/docs"),
-        Door("openapi", "OpenAPI description", ("The same for programs.",), "/openapi.json"),
+        Entrance("api", "REST API", ("What it can do, to read and to try out.",), "/docs"),
+        Entrance("openapi", "OpenAPI description", ("The same for programs.",), "/openapi.json"),
     ]
     if settings.prefect_api_url is not None:
         text = (
             "Runs, their states and logs. It asks for a user and a password of this cluster; what changes "
             "something is for administrators."
         )
-        found.append(Door("prefect", "Prefect's page", (text,), "/prefect/"))
+        found.append(Entrance("prefect", "Prefect's page", (text,), "/prefect/"))
     return [
         *found,
         *(
             [
-                Door(
+                Entrance(
                     "mlflow",
                     "MLflow",
                     (
@@ -106,7 +106,7 @@ def doors(settings: Settings) -> list[Door]:
             if has_mlflow()
             else []
         ),
-        Door(
+        Entrance(
             "commands",
             "Commands",
             (
@@ -118,7 +118,7 @@ def doors(settings: Settings) -> list[Door]:
                 "det --help",
             ),
         ),
-        Door(
+        Entrance(
             "plots",
             "Plots",
             (
@@ -126,13 +126,13 @@ def doors(settings: Settings) -> list[Door]:
                 "The run of an experiment on Prefect's page links to the same plot.",
             ),
         ),
-        Door("health", "Health", ("Whether the process is up.",), "/health"),
-        Door("ready", "Readiness", ("Whether the database and Prefect answer too.",), "/ready"),
+        Entrance("health", "Health", ("Whether the process is up.",), "/health"),
+        Entrance("ready", "Readiness", ("Whether the database and Prefect answer too.",), "/ready"),
     ]
 
 
 def _wants_html(request: Request) -> bool:
-    """Whether the client is a browser: only those name HTML."""
+    """True if the client is a browser: only browsers name HTML."""
     return "text/html" in request.headers.get("accept", "").lower()
 
 
@@ -143,16 +143,18 @@ def _wants_html(request: Request) -> bool:
 )
 async def front(request: Request, settings: SettingsOf) -> Response:
     """The ways into this cluster: a page for browsers, JSON for every other client."""
-    found = doors(settings)
+    found = entrances(settings)
     if not _wants_html(request):
         answer: dict[str, Any] = {
             "name": "Determined on Prefect",
             "version": __version__,
             "clusterName": settings.cluster_name,
-            "links": {door.key: door.link for door in found if door.link is not None},
+            "links": {
+                entrance.key: entrance.link for entrance in found if entrance.link is not None
+            },
         }
         return JsonResponse(answer, headers=HEADERS)
     page = _PAGE.render(
-        style=_STYLE, cluster=settings.cluster_name, version=__version__, doors=found
+        style=_STYLE, cluster=settings.cluster_name, version=__version__, entrances=found
     )
     return HTMLResponse(page, headers=HEADERS)

@@ -1,4 +1,4 @@
-"""Generic tasks, and what is done to tasks of any kind by their ids."""
+"""Generic tasks, and actions on tasks of any kind by their ids."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class NewGenericTask(WithFiles):
 
 
 async def read_task(request: Request, user: Creator) -> AsyncIterator[NewGenericTask]:
-    """What is in the body, once it is known who asks."""
+    """The body, read after the sender is known."""
     async with bodies_with_files.read(request, NewGenericTask) as given:
         yield given
 
@@ -97,7 +97,7 @@ def _is_own(user: Principal, row: sa.Row[Any]) -> bool:
 
 
 async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Principal) -> Launch:
-    """The launch, with what it takes from other tasks. Raises BadRequest, Forbidden."""
+    """The launch, with the parts that it takes from other tasks. Raises BadRequest, Forbidden."""
     config: dict[str, Any] | str = given.config
     known = None
     asked: dict[str, Any] = {"noPause": given.no_pause}
@@ -106,7 +106,7 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
         if not (user.task == given.forked_from or _is_own(user, source)):
             raise Forbidden(
                 f"only its owner or an administrator may fork task {given.forked_from}: a fork has its "
-                "program and its files, which others do not see. Create a task of your own, with a "
+                "program and its files, which others do not see. Create a new task from a "
                 "configuration and files that you have"
             )
         known = source.model_def_hash
@@ -207,8 +207,8 @@ async def unpause_task(task_id: str, user: Pauser, db: Db) -> Response:
 
 @router.get("/tasks/{task_id}/config")
 async def read_config(task_id: str, user: TaskReader, db: Db, viewer_of: ViewerOf) -> Response:
-    """The configuration as JSON text, a generic task's as it was given; secrets, and what a task runs, are
-    masked unless the owner or an administrator asks."""
+    """The configuration as JSON text, a generic task's in its original form; secrets, and a task's program,
+    are masked unless the owner or an administrator asks."""
     async with db.tx() as conn:
         task = await get_task(conn, task_id, viewer_of(user))
     return JsonResponse({"config": task["config"] or "{}"})

@@ -71,7 +71,7 @@ async def _prefect(settings: Settings) -> str | None:
 
 @router.get("/ready", response_model=None)
 async def ready(request: Request) -> Response:
-    """The database is migrated and answers, and so does Prefect; else 503 with the reasons."""
+    """Answers 200 if the database is migrated and answers, and Prefect answers; else 503 with the reasons."""
     if not request.app.state.started:
         return JsonResponse({"status": "starting"}, status_code=503)
     problems = {

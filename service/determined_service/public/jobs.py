@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import experiments, pools, tasks
-from determined_service.access.dependencies import ExperimentReader, Gate, may_named
+from determined_service.access.dependencies import Admission, ExperimentReader, may_named
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import ManyNames, Name, Priority, Weight
@@ -42,7 +42,7 @@ MAX_UPDATES = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which jobs are asked for."""
+    """The jobs that a request asks for."""
 
     pool: str
     states: list[str]
@@ -107,7 +107,7 @@ async def queue_stats(
     waiting_times: WaitingTimesOf,
     resourcePools: Annotated[ManyNames, Query(default_factory=list)],
 ) -> dict[str, Any]:
-    """How many jobs of each pool wait, and how many hold slots; and for how long they waited, by day."""
+    """The number of jobs of each pool that wait, and that hold slots; and the waiting times, by day."""
     seen = await queue.look()
     waited = await waiting_times.look()
     async with reader(db).connect() as conn:
@@ -132,7 +132,7 @@ async def queue_stats(
 async def explain(
     job_id: Name, user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf
 ) -> JsonResponse:
-    """Why each request of a job waits, in words, and what has to end before the first one starts.
+    """The reason in words why each request of a job waits, and what has to end before the first one starts.
 
     `fallback`: sentences on the pools to which it went or goes by itself.
 
@@ -201,7 +201,7 @@ class Update(BaseModel):
         found = [name for name in names if getattr(self, name) not in (None, "")]
         if len(found) != 1:
             allowed = ", ".join(map(to_camel, names))
-            said = f"not {', '.join(map(to_camel, found))}" if found else "but none is given"
+            said = f"not {', '.join(map(to_camel, found))}" if found else "and none is given"
             raise BadRequest(f"job {self.job_id}: an update changes one of {allowed}, {said}")
         return found[0]
 
@@ -215,7 +215,7 @@ class Updates(BaseModel):
 @router.post("/job-queues")
 async def update_queue(
     given: Updates,
-    gate: Annotated[Gate, may_named(Action.CHANGE, Kind.EXPERIMENT, "move in the queue")],
+    admission: Annotated[Admission, may_named(Action.CHANGE, Kind.EXPERIMENT, "move in the queue")],
     db: Db,
     snapshots: SnapshotsOf,
 ) -> dict[str, Any]:
@@ -233,9 +233,9 @@ async def update_queue(
             for one in given.updates
         ]
     if numbers := [one for one in dict.fromkeys(ids) if isinstance(one, int)]:
-        await gate.admit(*numbers)
+        await admission.admit(*numbers)
     if names := [one for one in dict.fromkeys(ids) if isinstance(one, str)]:
-        await gate.admit(*names, kind=Kind.TASK)
+        await admission.admit(*names, kind=Kind.TASK)
     remarks: list[str] = []
     for number, (one, what, job, anchor) in enumerate(
         zip(given.updates, changes, ids, anchors, strict=True), 1

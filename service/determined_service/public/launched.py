@@ -95,7 +95,7 @@ class NewTask(WithFiles):
         return {name: value for name, value in given.items() if value is not None}
 
     def launch(self, kind: LaunchedKind, owner_id: int) -> Launch:
-        """What is to be launched."""
+        """The launch that the request describes."""
         return Launch(
             kind,
             self.config,
@@ -114,7 +114,7 @@ class NewTask(WithFiles):
 
 
 async def read_launch(request: Request, user: Creator) -> AsyncIterator[NewTask]:
-    """What is in the body, once it is known who asks."""
+    """The body, read after the sender is known."""
     async with bodies_with_files.read(request, NewTask) as given:
         yield given
 
@@ -133,7 +133,7 @@ class Rest(BaseModel):
 
 @router.get("/tasks/count")
 async def count_tasks(user: TaskReader, db: Db) -> dict[str, int]:
-    """How many commands, notebooks, shells and TensorBoards have not ended."""
+    """The number of open commands, notebooks, shells and TensorBoards."""
     kinds = [kind for kind in launched_kinds().values() if kind is not GENERIC]
     async with db.tx() as conn:
         return await counts(conn, kinds)
@@ -199,7 +199,7 @@ def _add_routes(kind: LaunchedKind) -> None:
         return JsonResponse({noun: shown, "config": config})
 
     async def kill_one(task_id: str, user: Killer, db: Db, viewer_of: ViewerOf) -> Response:
-        """Kills its process, or takes it out of the queue; what has ended stays as it is."""
+        """Kills its process, or takes it out of the queue; an ended task stays as it is."""
         async with changing(db) as change:
             await get_launched(change.conn, kind, task_id)
             await tasking.kill(change, task_id)
@@ -266,7 +266,8 @@ def _add_routes(kind: LaunchedKind) -> None:
         )
 
     async def report_idle(task_id: str, given: Rest, process: Reporter, db: Db) -> Response:
-        """Its own process says whether somebody uses it; what rests for its `idle_timeout` is ended."""
+        """Its own process reports whether it is in use; a task that is idle for its `idle_timeout` is
+        ended."""
         async with db.tx() as conn:
             await idle.note_use(conn, task_id, in_use=not given.idle)
         return JsonResponse({})
@@ -286,7 +287,7 @@ def _add_routes(kind: LaunchedKind) -> None:
 async def tensorboard_sources(
     task_id: str, process: Reporter, db: Db, settings: SettingsOf
 ) -> Response:
-    """Which files a TensorBoard shows, and how their storage is opened: for its own process. Ours."""
+    """The files that a TensorBoard shows, and the settings of their storage: for its own process. Ours."""
     kind = launched_kinds()[task_kinds.TENSORBOARD]
     async with db.tx() as conn:
         row = await get_launched(conn, kind, task_id)
@@ -296,7 +297,7 @@ async def tensorboard_sources(
 
 @router.get("/notebooks/{task_id}/files")
 async def notebook_files(task_id: str, process: Reporter, db: Db, settings: SettingsOf) -> Response:
-    """Where a notebook keeps the files of its working directory: for its own process. Ours."""
+    """The storage of the files in a notebook's working directory: for its own process. Ours."""
     async with db.tx() as conn:
         row = await get_launched(conn, launched_kinds()[task_kinds.NOTEBOOK], task_id)
     return JsonResponse(notebook.files(row, settings))
@@ -312,7 +313,7 @@ class KeptBytes(BaseModel):
 async def note_notebook_files(
     task_id: str, given: KeptBytes, process: Reporter, db: Db, settings: SettingsOf
 ) -> Response:
-    """How much a notebook is about to keep, from its own process; 403 where its owner would keep too much.
+    """The bytes that a notebook is about to keep, from its own process; 403 if its owner would keep too much.
     Ours."""
     async with changing(db) as change:
         await notebook.note_kept(change.conn, task_id, given.bytes, settings.cluster.quotas)

@@ -27,7 +27,7 @@ router = Router("Authentication", "/api/v1")
 
 
 async def read_form(request: Request) -> Login:
-    """What the form of a page that asks for user and password sends.
+    """The fields of a login page's form.
 
     Raises Forbidden where another page sends it: that page could log its visitor in as somebody else, who
     would own what the visitor then does. Raises BadRequest.

@@ -91,7 +91,8 @@ async def read_logs(
     db: Db,
     hub: HubOf,
     offset: Annotated[
-        int, Query(ge=-limits.INT64, le=limits.INT64, description="below 0: the last so many lines")
+        int,
+        Query(ge=-limits.INT64, le=limits.INT64, description="below 0: as many lines from the end"),
     ] = 0,
     limit: Annotated[BigCount, Query(description="The most lines to return; 0: all.")] = 0,
     follow: bool = False,

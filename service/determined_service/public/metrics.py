@@ -159,7 +159,7 @@ _TRAINING, _VALIDATION, _CHECKPOINT = range(3)
 def _workloads(
     trial_id: int, groups: list[str], *, batch_metrics: bool, stored: bool, deleted: bool
 ) -> sa.Subquery:
-    """Which reports and checkpoints: `key`, how they are sorted, and what they weigh."""
+    """The query of reports and checkpoints: `key`, their order, and their sizes."""
     heavy = weight(m.metrics, *([m.batch_metrics] if batch_metrics else []))
     kind = sa.case((m.group_name == "validation", _VALIDATION), else_=_TRAINING)
     chosen = sa.select(
@@ -272,7 +272,7 @@ def _group_of_type(metric_type: str) -> str:
 
 
 def _names_of_groups(group: str, names: list[str], ids: list[str]) -> dict[str, set[str]]:
-    """The metrics asked for, by group; none of a group's means all of them. Raises BadRequest."""
+    """The requested metrics, by group; an empty set means all of the group. Raises BadRequest."""
     found: dict[str, set[str]] = {group: set(names)} if names or not ids else {}
     for one in ids:
         of, dot, name = one.partition(".")
@@ -304,7 +304,7 @@ def _curve(group: str, names: set[str], reports: Sequence[sa.Row[Any]]) -> dict[
 
 
 def _points_weight(chosen: list[sa.ColumnElement[bool]], points: int) -> sa.ColumnElement[int]:
-    """About what a trial's curves of so many points weigh: the mean of its reports, so many times."""
+    """The approximate size of a trial's curves: the mean of its reports, times the number of points."""
     of_trial = sa.select(
         sa.func.coalesce(sa.func.avg(weight(m.metrics)) * sa.func.least(sa.func.count(), points), 0)
     ).where(m.trial_id == t.id, *chosen)
@@ -314,7 +314,7 @@ def _points_weight(chosen: list[sa.ColumnElement[bool]], points: int) -> sa.Colu
 async def _thinned(
     conn: AsyncConnection, wanted: list[sa.ColumnElement[bool]], most: int
 ) -> Sequence[sa.Row[Any]]:
-    """At most so many of the reports, evenly chosen, the first and the last among them."""
+    """At most ``most`` of the reports, evenly chosen, the first and the last among them."""
     order = (m.steps_completed, m.id)
     counted = await conn.execute(sa.select(sa.func.count()).select_from(metrics).where(*wanted))
     count = counted.scalar_one()

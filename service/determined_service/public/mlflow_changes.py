@@ -1,4 +1,4 @@
-"""What MLflow's clients change: experiments and runs of theirs, tags, parameters, metrics.
+"""Changes by MLflow's clients: their experiments and runs, tags, parameters, metrics.
 
 MLflow's server asks these routes in the name of whoever asks it; scripts that log metrics reach the last ones
 directly, by MLflow's own addresses, because those are the hot path.
@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from determined.common.wire import limits
-from determined_service.access.dependencies import Gate, may, may_named
+from determined_service.access.dependencies import Admission, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -59,7 +59,7 @@ class NewMlflowExperiment(BaseModel):
 
 
 class MlflowExperimentChange(BaseModel):
-    """What is null stays as it is; a tag that is null goes. ``archived``: hidden."""
+    """Fields that are null stay as they are; a tag that is null is removed. ``archived``: hidden."""
 
     name: Name | None = None
     tags: Tags | None = None
@@ -74,7 +74,8 @@ class NewRun(BaseModel):
 
 
 class RunChange(BaseModel):
-    """What is null stays as it is; a tag or an artifact that is null goes. ``artifacts``: path and bytes."""
+    """Fields that are null stay as they are; a tag or an artifact that is null is removed. ``artifacts``:
+    path and bytes."""
 
     name: Name | None = None
     tags: Tags | None = None
@@ -182,7 +183,7 @@ async def change_run(trial_id: Id, given: RunChange, user: Reporter, db: Db) -> 
 async def set_state(
     trial_id: Id, given: RunState, user: Reporter, db: Db, settings: SettingsOf
 ) -> Response:
-    """What the script of a run says of its state."""
+    """The state that the script of a run reports."""
     if given.state not in _STATES:
         raise BadRequest(f"state: expected one of {', '.join(_STATES)}, found {given.state[:80]!r}")
     async with changing(db) as change:
@@ -192,8 +193,8 @@ async def set_state(
 
 
 class LoggedModelChange(BaseModel):
-    """What is null stays as it is; a tag or a parameter that is null goes. ``step``: at which the run has
-    logged it. ``deleted``: hidden."""
+    """Fields that are null stay as they are; a tag or a parameter that is null is removed. ``step``: at which
+    the run has logged it. ``deleted``: hidden."""
 
     tags: Tags | None = None
     params: Tags | None = None
@@ -256,25 +257,29 @@ async def _store(
         await metrics_queue(request).submit(batch)
 
 
-ToTrial = Annotated[Gate, may_named(Action.REPORT, Kind.TRIAL, "log to")]
+ToTrial = Annotated[Admission, may_named(Action.REPORT, Kind.TRIAL, "log to")]
 
 
 @router.post("/mlflow/api/2.0/mlflow/runs/log-batch")
-async def mlflow_log_batch(request: Request, gate: ToTrial, db: Db) -> Response:
+async def mlflow_log_batch(request: Request, admission: ToTrial, db: Db) -> Response:
     """``log_batch`` of MLflow's clients."""
     raw = await request.body()
-    return await _answered(request, gate, db, raw, Log)
+    return await _answered(request, admission, db, raw, Log)
 
 
 @router.post("/mlflow/api/2.0/mlflow/runs/log-metric")
-async def mlflow_log_metric(request: Request, gate: ToTrial, db: Db) -> Response:
+async def mlflow_log_metric(request: Request, admission: ToTrial, db: Db) -> Response:
     """``log_metric`` of MLflow's clients."""
     raw = await request.body()
-    return await _answered(request, gate, db, raw, Log.of_metric)
+    return await _answered(request, admission, db, raw, Log.of_metric)
 
 
 async def _answered(
-    request: Request, gate: Gate, db: Database, raw: bytes, read: Callable[[dict[str, Any]], Log]
+    request: Request,
+    admission: Admission,
+    db: Database,
+    raw: bytes,
+    read: Callable[[dict[str, Any]], Log],
 ) -> Response:
     """In the words that MLflow's clients read; their refusals too."""
     try:
@@ -284,7 +289,7 @@ async def _answered(
             return mlflow_error(
                 404, f"Run with id={show(run_id)} not found: it does not exist or takes no metrics"
             )
-        user = await gate.admit(int(run_id))
+        user = await admission.admit(int(run_id))
         await _store(request, db, user, int(run_id), read(given), raw)
     except ApiError as refusal:
         return mlflow_error(refusal.status, refusal.message)

@@ -89,7 +89,7 @@ _PAGES = jinja2.Environment(
     loader=jinja2.DictLoader(
         {
             "frame": _FRAME,
-            # The form has no address of its own, so that what stands after "#" is still there afterwards.
+            # The form is sent to the page's own address, so that the part after "#" is kept.
             "login": """{% extends "frame" %}{% block body %}
 <p>The experiments, trials and models of cluster {{ cluster }}. Log in as with <code>det user
 login</code>.</p> {% if refusal %}<p class="refused" role="alert">{{ refusal }}</p>{% endif %}
@@ -120,7 +120,7 @@ def _wants_page(request: Request) -> bool:
 
 @router.get("/mlflow", include_in_schema=False)
 async def without_slash(visitor: Visitor) -> Response:
-    """MLflow's pages name what they need from the folder on."""
+    """Redirects to the address with a slash: MLflow's pages use paths relative to the folder."""
     return RedirectResponse("/mlflow/", 307)
 
 
@@ -156,7 +156,7 @@ async def log_in_here(
 async def pass_on(path: str, request: Request, visitor: Visitor, settings: SettingsOf) -> Response:
     """MLflow's pages, and its REST API for `MLFLOW_TRACKING_URI=<service>/mlflow`. Browsers are led to the
     pages' own host name, where they have one."""
-    # As it came: what is escaped stays so.
+    # The raw path: escaped characters stay escaped.
     raw = request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
     if visitor is None:
         own = elsewhere(request)
@@ -201,7 +201,7 @@ async def _passed_on(path: str, request: Request, visitor: Principal) -> Respons
     try:
         return await _asked(path, request, visitor, body)
     except httpx.TransportError as error:
-        # Killed this moment: what only reads is asked again of the one that is started then.
+        # The server was killed just now: a request that only reads is repeated at the next one.
         if not (repeatable and await server.has_ended(pid)):
             raise Unavailable(f"MLflow's server did not answer: {type(error).__name__}") from error
     try:
@@ -260,7 +260,7 @@ async def _asked(
 
 
 def _own_address(request: Request) -> str:
-    """Where this process listens, as the socket says: no header of the client's is believed."""
+    """The address at which this process listens, from the socket: headers of the client are not trusted."""
     host, port = request.scope.get("server") or ("127.0.0.1", 0)
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"

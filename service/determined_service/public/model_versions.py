@@ -14,7 +14,7 @@ from starlette.responses import Response
 from determined.common.wire import limits
 from determined_registry import models as registry
 from determined_registry.database.tables import metrics, model_alias_history, model_versions
-from determined_service.access.dependencies import Gate, ModelReader, may, may_named
+from determined_service.access.dependencies import Admission, ModelReader, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -111,15 +111,15 @@ async def list_versions(
 async def register_version(
     model_name: str,
     given: NewVersion,
-    gate: Annotated[Gate, may_named(Action.REGISTER, Kind.MODEL, "register versions of")],
+    admission: Annotated[Admission, may_named(Action.REGISTER, Kind.MODEL, "register versions of")],
     db: Db,
     viewer_of: ViewerOf,
 ) -> Response:
     """Makes a COMPLETED checkpoint the model's next version. From then on it cannot be deleted."""
-    user = await gate.admit(model_name)
+    user = await admission.admit(model_name)
     checkpoint = parse_uuid(given.checkpointUuid, "checkpoint")
     # Its owner could not delete it any more.
-    await replace(gate, verb="register").admit(checkpoint, kind=Kind.CHECKPOINT)
+    await replace(admission, verb="register").admit(checkpoint, kind=Kind.CHECKPOINT)
     values = given.model_dump(exclude={"checkpointUuid", "requestId"}, exclude_none=True)
     async with db.tx() as conn:
         row = await modelling.apply(
@@ -212,7 +212,7 @@ async def read_uses(
     metricGroup: Name | None = None,
     trialSourceInfoType: Use | None = None,
 ) -> Response:
-    """What trials have reported that say they use this version, in batch inference for example."""
+    """The reports of trials that say they use this version, in batch inference for example."""
     async with db.tx() as conn:
         row = await modelling.apply(conn, registry.find_version, model_name, version)
         statement = select_uses(row.model_id, version, _kind(trialSourceInfoType), metricGroup)
@@ -244,12 +244,12 @@ class NewSource(BaseModel):
 @router.post("/trial-source-info")
 async def report_use(
     given: NewSource,
-    gate: Annotated[Gate, may_named(Action.REPORT, Kind.TRIAL, "report for")],
+    admission: Annotated[Admission, may_named(Action.REPORT, Kind.TRIAL, "report for")],
     db: Db,
 ) -> Response:
     """A trial says which checkpoint, or which version of a model, it uses; may be repeated."""
     info = given.trialSourceInfo
-    await gate.admit(info.trialId)
+    await admission.admit(info.trialId)
     kind = _kind(info.trialSourceInfoType)
     if kind is None:
         raise BadRequest(f"trialSourceInfoType: expected {_USE} and {' or '.join(modelling.KINDS)}")
@@ -263,7 +263,7 @@ async def report_use(
 
 
 class Standing(BaseModel):
-    """The version that an alias is to stand for."""
+    """The new version of an alias."""
 
     version: Id
 
@@ -322,7 +322,7 @@ async def list_moves(
     limit: Limit = 0,
     orderBy: OrderBy = "ORDER_BY_ASC",
 ) -> Response:
-    """Who moved the model's aliases (or one of them) when, from which version to which."""
+    """The moves of the model's aliases (or of one): who moved it, when, from which version to which."""
     column = model_alias_history.c.id
     order = column.desc() if orderBy == "ORDER_BY_DESC" else column.asc()
     async with db.tx() as conn:

@@ -128,7 +128,7 @@ async def list_models(
 
 @router.post("/models")
 async def create_model(given: NewModel, user: Creator, db: Db) -> Response:
-    """A new model, which belongs to whoever asks. Names are unique, whatever their case."""
+    """A new model, owned by the sender. Names are unique in any case of letters."""
     async with db.tx() as conn:
         model_id = await modelling.apply(
             conn,
@@ -162,7 +162,7 @@ async def list_labels(user: ModelReader, db: Db, workspaceId: Id | None = None) 
 
 @router.get(MODEL)
 async def read_model(model_name: str, user: ModelReader, db: Db) -> Response:
-    """One model, by its name (whatever the case) or its id."""
+    """One model, by its name (in any case of letters) or its id."""
     async with reader(db).connect() as conn:
         return JsonResponse({"model": await get_model(conn, model_name)})
 
@@ -222,7 +222,7 @@ async def move_model(
     user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "move")],
     db: Db,
 ) -> Response:
-    """Moves the model to a workspace; there is one so far."""
+    """Moves the model to a workspace; so far only one exists."""
     modelling.require_workspace(given.destinationWorkspaceId, None)
     async with db.tx() as conn:
         await modelling.apply(conn, registry.change_model, model_name)

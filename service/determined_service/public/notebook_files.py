@@ -1,4 +1,4 @@
-"""What notebooks that have ended left in the storage: see and delete it. Ours, beside Determined's API."""
+"""Files that ended notebooks left in the storage: list and delete them. Ours, beside Determined's API."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def list_notebook_files(
 
 @router.delete("/notebook-files/{task_id}")
 async def delete_notebook_files(task_id: str, user: Deleter, db: Db) -> Response:
-    """Requests the deletion of what an ended notebook left; answers `deletionId`."""
+    """Requests the deletion of an ended notebook's files; answers `deletionId`."""
     async with changing(db) as change:
         deletion_id = await notebook_files.delete(change, task_id, owner_id=user.user_id)
     return JsonResponse({"deletionId": deletion_id})

@@ -34,7 +34,7 @@ ANSWER_BYTES = 16 << 20
 """Of an answer that is read before it is passed on."""
 _VERB = "change what Prefect has, or read its blocks, variables and settings, on"
 _NO_HOST = (
-    "Prefect's page needs a host name of its own, and this address has none: set proxy_host in the service's "
+    "Prefect's page needs a separate host name, and this address has none: set proxy_host in the service's "
     f"settings (docs/sit-down/proxy.md), or open {PREFECT_HOME}/ on the service's machine\n"
 )
 

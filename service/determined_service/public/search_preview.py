@@ -106,7 +106,7 @@ def _seed(given: Any) -> int:
 async def _simulate(request: Request, config: dict[str, Any], seed: int) -> dict[str, Any]:
     found = await while_connected(request, simulated(config, seed))
     if found is None:
-        raise Conflict("whoever asked for the preview has gone")
+        raise Conflict("the client that asked for the preview has gone")
     return found
 
 

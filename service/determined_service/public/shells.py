@@ -1,4 +1,4 @@
-"""What the process of a shell reports: that it can be entered, and how."""
+"""Reports of a shell's process: that it can be entered, and how."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def open_shell(task_id: str, given: shells.Door, process: Reporter, db: Db
         raise Conflict("the shell's own process says how it is entered, and nobody else")
     if not given.no_ssh:
         if not shells.is_account(given.account):
-            raise BadRequest(f"account: {given.account[:50]!r} is no name of an account")
+            raise BadRequest(f"account: {given.account[:50]!r} is not the name of an account")
         if not shells.is_host_key(given.host_key):
             raise BadRequest("host_key: no public key as known_hosts has it")
     check_text(given.no_ssh, "no_ssh", WORDS)

@@ -16,7 +16,7 @@ from determined.common.wire import storage
 
 TIMEOUT_S = 10.0
 KEPT_S = 60.0
-"""How long an answer about a cloud's storage is good: everybody who is logged in may ask for it."""
+"""Seconds that an answer about a cloud's storage is kept: every user may ask for it."""
 
 
 def try_folder(section: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _probe(folder: Path) -> str | None:
             probe.unlink(missing_ok=True)
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror}"
-    return None if found == b"determined" else f"{probe}: what was written cannot be read back"
+    return None if found == b"determined" else f"{probe}: the test file cannot be read back"
 
 
 class CloudChecks:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from determined.common.wire import paths, serving
 from determined.common.wire.serving import Served
 from determined_service.access.dependencies import (
-    Gate,
+    Admission,
     MayNamedUnlessEnded,
     TaskReader,
     TrialReader,
@@ -115,10 +115,10 @@ async def store_logs(
 
 @router.post("/api/v1/task/logs", openapi_extra=json_example(_UPSTREAM_LINES))
 async def post_task_logs(
-    request: Request, gate: Annotated[Gate, may_named(Action.REPORT, Kind.TASK, VERB)]
+    request: Request, admission: Annotated[Admission, may_named(Action.REPORT, Kind.TASK, VERB)]
 ) -> Response:
     """Lines as Determined's own harness sends them (`v1TaskLog`)."""
-    await _hand_in(request, gate, await _read(request, read_upstream_lines))
+    await _hand_in(request, admission, await _read(request, read_upstream_lines))
     return JsonResponse({})
 
 
@@ -127,21 +127,21 @@ _unless_ended = Depends(MayNamedUnlessEnded(Action.REPORT, Kind.TASK, VERB))
 
 @router.post("/task-logs", openapi_extra=json_example([{"task_id": "1.2f6c7d2e", "log": "hi\n"}]))
 async def post_shipped_logs(
-    request: Request, gate: Annotated[Gate | None, _unless_ended]
+    request: Request, admission: Annotated[Admission | None, _unless_ended]
 ) -> Response:
     """Lines of unmanaged trials as Determined's own client sends them.
 
     Lines of an earlier run are accepted but dropped: after a refusal that client stops reading the output
     of its script, and the script would hang for ever.
     """
-    if gate is not None:
-        await _hand_in(request, gate, await _read(request, read_shipped_lines))
+    if admission is not None:
+        await _hand_in(request, admission, await _read(request, read_shipped_lines))
     return JsonResponse({})
 
 
-async def _hand_in(request: Request, gate: Gate, lines: LogLines) -> None:
+async def _hand_in(request: Request, admission: Admission, lines: LogLines) -> None:
     if lines.tasks:
-        await gate.admit(*lines.tasks)
+        await admission.admit(*lines.tasks)
         await logs_queue(request).submit(lines)
 
 
@@ -247,7 +247,7 @@ async def read_trial_logs(
 
 @router.get("/api/v1/tasks/{task_id}/logs/fields")
 async def read_task_log_fields(task_id: str, user: TaskReader, db: Db) -> Response:
-    """What the filters can be set to, one line of `{"result": …}`."""
+    """The values to which the filters can be set, one line of `{"result": …}`."""
     async with db.tx() as conn:
         await require_task(conn, task_id)
         found = await log_fields(conn, task_id)
@@ -256,7 +256,7 @@ async def read_task_log_fields(task_id: str, user: TaskReader, db: Db) -> Respon
 
 @router.get("/api/v1/trials/{trial_id}/logs/fields")
 async def read_trial_log_fields(trial_id: Id, user: TrialReader, db: Db) -> Response:
-    """What the filters can be set to, one line of `{"result": …}`."""
+    """The values to which the filters can be set, one line of `{"result": …}`."""
     async with db.tx() as conn:
         found = await log_fields(conn, *await require_tasks(conn, trial_id))
     return Response(ndjson(found), media_type=NDJSON)

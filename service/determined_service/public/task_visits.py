@@ -99,8 +99,8 @@ def _address(key: Key, request: Request, settings: Settings) -> str:
     found = names.own_address(key, task_host(settings), task_base(settings), host)
     if found is None:
         raise Conflict(
-            "tasks have no host names of their own at this address of the cluster, so browsers cannot open "
-            "them safely: use `python -m determined.cli.tunnel`, come to the service by a name of its own "
+            "tasks have no separate host names at this address of the cluster, so browsers cannot open "
+            "them safely: use `python -m determined.cli.tunnel`, open the service by a name of its own "
             "machine (localhost, for example through `ssh -L`), or have the service's setting proxy_host set"
         )
     return found
@@ -183,7 +183,8 @@ async def login_page(
 
 @router.get("/det/interactive/{task_id}/{rest:path}")
 async def published_address(task_id: str, rest: str) -> Response:
-    """Where Determined's published client sends browsers: on to the page that asks for the password."""
+    """Redirects a browser that Determined's published client opened to the page that asks for the
+    password."""
     where = rest.rpartition("serviceAddr=")[2]
     if not (where.startswith(f"/proxy/{task_id}/") and is_path(where)):
         where = "/"

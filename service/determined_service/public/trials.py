@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from determined.common.wire import limits
 from determined_registry.database.tables import trials
-from determined_service.access.dependencies import Gate, TrialReader, TrialReporter, may_named
+from determined_service.access.dependencies import Admission, TrialReader, TrialReporter, may_named
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id
@@ -82,7 +82,7 @@ async def read_trial(trial_id: Id, user: TrialReader, db: Db) -> Response:
 @router.post("/runs/start", openapi_extra=json_example({"runId": 1}))
 async def start_run(
     request: Request,
-    gate: Annotated[Gate, may_named(Action.REPORT, Kind.TRIAL, "report for")],
+    admission: Annotated[Admission, may_named(Action.REPORT, Kind.TRIAL, "report for")],
     db: Db,
 ) -> Response:
     """The harness of Determined requests this before its first report. `storageId`: the number of the storage
@@ -90,7 +90,7 @@ async def start_run(
     """
     given = await object_body(request)
     trial_id = check_int(given.get("runId"), "runId", most=limits.INT32)
-    await gate.admit(trial_id)
+    await admission.admit(trial_id)
     async with changing(db) as change:
         await require_trial(change.conn, trial_id)
         found = await change.conn.execute(sa.select(t.experiment_id).where(t.id == trial_id))

@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
 from determined.common.wire.paths import RUN_COOKIE
-from determined_service.access.dependencies import Gate, may, may_named
+from determined_service.access.dependencies import Admission, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -69,31 +69,31 @@ class TrialPatch(_Body):
     state: str | None = None
 
 
-ToExperiment = Annotated[Gate, may_named(Action.CHANGE, Kind.EXPERIMENT, "create trials in")]
+ToExperiment = Annotated[Admission, may_named(Action.CHANGE, Kind.EXPERIMENT, "create trials in")]
 Script = Annotated[Principal, may(Action.CHANGE, Kind.TRIAL, "set the state of")]
 
 
 @router.post("")
 async def create_trial(
-    given: NewTrial, gate: ToExperiment, db: Db, settings: SettingsOf
+    given: NewTrial, admission: ToExperiment, db: Db, settings: SettingsOf
 ) -> Response:
     """A new trial of an unmanaged experiment."""
-    return await _put(db, gate, given, None, settings)
+    return await _put(db, admission, given, None, settings)
 
 
 @router.put("")
 async def put_trial(
-    given: NamedTrial, gate: ToExperiment, db: Db, settings: SettingsOf
+    given: NamedTrial, admission: ToExperiment, db: Db, settings: SettingsOf
 ) -> Response:
     """The trial of that external id in an unmanaged experiment; a new one when there is none yet."""
     asked, name = given.create_trial_request, given.external_trial_id
-    return await _put(db, gate, asked, name, settings)
+    return await _put(db, admission, asked, name, settings)
 
 
 async def _put(
-    db: Database, gate: Gate, given: NewTrial, external_id: str | None, settings: Settings
+    db: Database, admission: Admission, given: NewTrial, external_id: str | None, settings: Settings
 ) -> Response:
-    await gate.admit(given.experiment_id)
+    await admission.admit(given.experiment_id)
     if not given.unmanaged:
         raise BadRequest("trials can be created only in unmanaged experiments")
     async with changing(db) as change:

@@ -115,12 +115,12 @@ class AgentUserGroup(BaseModel):
         missing = [name for name, value in self if value is None]
         if missing and len(missing) < 4:
             raise ValueError(
-                f"{', '.join(missing)} missing: give all four fields, or none of them to unlink the user"
+                f"{', '.join(missing)} missing: give all four fields, or omit all four to unlink the user"
             )
         return self
 
     def column(self) -> dict[str, Any] | None:
-        """What is stored; None: linked with no account."""
+        """The value to store; None: linked with no account."""
         return self.model_dump() if self.agentUid is not None else None
 
 
@@ -195,7 +195,7 @@ async def create_user(
 
 
 class Changes:
-    """Carries out a change of a user, for the one who asks."""
+    """Carries out a change of a user in the sender's name."""
 
     def __init__(
         self, request: Request, user: Changer, db: Db, settings: SettingsOf, throttle: Throttle

@@ -50,7 +50,7 @@ _CREATE = sa.text(
 
 
 def trial_ref(row: Any, resource_pool: str) -> TrialRef:
-    """What the experiment flow needs to make a trial's Prefect run."""
+    """The facts that the experiment flow needs to make a trial's Prefect run."""
     hparams = by_name(row.hparams)
     return TrialRef(row.id, row.request_id, f"trial {row.id}", hparams, resource_pool)
 

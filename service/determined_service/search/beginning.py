@@ -1,4 +1,4 @@
-"""How a search begins: its first trials are made in the transaction that stores its experiment.
+"""Begins a search: its first trials are made in the transaction that stores its experiment.
 
 So the trials exist when a submission is answered, also those of a paused experiment, and no crash can come
 between the two. Whoever drives the search goes on from the snapshot stored here, as after a restart. It is a

@@ -62,7 +62,7 @@ def event_json(event_id: int, event: Mapping[str, Any]) -> dict[str, Any]:
         case "trial_closed":
             found = {"trialClosed": trial}
         case kind:
-            raise ValueError(f"{kind!r} is no event of a custom search")
+            raise ValueError(f"{kind!r} is not an event of a custom search")
     return {"id": event_id, **found}
 
 

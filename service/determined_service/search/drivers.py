@@ -16,7 +16,7 @@ from determined_service.state import keeping
 from determined_service.state.change import reader
 
 SUSPECT_S = 0.5
-"""How long a driver's hang-up is left alone: its agent tells Prefect of a crash only after a moment."""
+"""Seconds before a driver's hang-up is acted on: its agent tells Prefect of a crash only after a moment."""
 WRITE_S = 5.0
 """A driver's sign of life is written at most this often, in seconds."""
 FORGET_S = 60.0

@@ -145,7 +145,7 @@ async def read_events(
 
 
 def require_driver(experiment_id: int, attached: uuid.UUID | None, driver: uuid.UUID) -> None:
-    """Raises Conflict unless ``driver`` is the one that attached last."""
+    """Raise Conflict unless ``driver`` attached last."""
     if attached != driver:
         raise Conflict(f"another process drives the search of experiment {experiment_id} now")
 
@@ -169,7 +169,7 @@ async def commit(
     has attached, BadRequest for operations that make no sense.
     """
     experiment = await experimenting.lock_experiment(change, experiment_id)
-    # A second statement: it must see what the lock's previous holder committed.
+    # A second statement: it must see the commits of the lock's previous holder.
     search = (await change.conn.execute(_DRIVER, {"id": experiment_id})).one()
     require_driver(experiment_id, search.driver, driver)
     if last_event_id <= search.committed_event_id:

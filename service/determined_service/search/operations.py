@@ -48,7 +48,7 @@ class Batch:
 
 
 def fold(operations: Iterable[Mapping[str, Any]]) -> Batch:
-    """Raises BadRequest for what is no operation."""
+    """Collect the operations in a batch. Raises BadRequest for an invalid operation."""
     batch = Batch()
     for data in operations:
         try:

@@ -1,4 +1,4 @@
-"""The simulation of a search that is previewed, in a process of its own.
+"""Simulates a search for its preview, in a separate process.
 
 It is pure computation on whatever a user wrote: a process may be ended when nobody waits for it any more,
 has limits of memory and time, and gives all its memory back. This module is both sides: :func:`simulated` in

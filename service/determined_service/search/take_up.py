@@ -83,14 +83,14 @@ async def _take_up_one(
 
 
 def is_known(row: sa.Row[Any], length: int | None) -> bool:
-    """Whether the trial reported its metric at ``length`` before its experiment was continued."""
+    """True if the trial reported its metric at ``length`` before its experiment was continued."""
     return length is not None and row.known is not None and str(length) in row.known["lengths"]
 
 
 async def answer(
     change: Change, experiment: sa.Row[Any], row: sa.Row[Any], length: int | None, *, closed: bool
 ) -> bool:
-    """Answers the operation of ``length`` for the (locked) trial from what is known of it.
+    """Answer the operation of ``length`` for the (locked) trial from earlier reports.
 
     False: nothing is known, so the trial has to run.
     """

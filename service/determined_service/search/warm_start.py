@@ -44,7 +44,7 @@ async def find_warm_start(conn: AsyncConnection, searcher: Mapping[str, Any]) ->
 async def complete_checkpoints(
     conn: AsyncConnection, wanted: Collection[uuid.UUID]
 ) -> set[uuid.UUID]:
-    """Those of ``wanted`` that are there and whole."""
+    """Those of ``wanted`` that are stored completely."""
     if not wanted:
         return set()
     found = await conn.execute(

@@ -59,7 +59,7 @@ class Change:
         self.events.setdefault(experiment_id, []).extend(event.to_json() for event in events)
 
     async def flush(self) -> None:
-        """Writes what was left for the end of the transaction."""
+        """Write the topics and events collected for the end of the transaction."""
         if not self.topics and not self.events:
             return
         given: dict[str, Any] = {

@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "inside" / "lifecycle.md"
 BEGIN = "<!-- drawn by `python -m determined_service.state.diagram` -->"
 END = "<!-- end of what is drawn -->"
 
-# In which state a row begins is no move, so it is not in the tables.
+# A row's first state is not a move, so it is not in the tables.
 _FIRST = {
     "experiment": (ACTIVE, PAUSED),
     "trial": (ACTIVE,),
@@ -47,7 +47,7 @@ def draw(machine: Machine) -> str:
 
 
 def section() -> str:
-    """What stands between the markers, markers included."""
+    """The text between the markers, markers included."""
     parts = [BEGIN]
     for noun, machine in MACHINES.items():
         parts.append(f"### {noun.capitalize()}\n\n```mermaid\n{draw(machine)}\n```")

@@ -28,7 +28,7 @@ _APPEND = sa.text(f"WITH {APPEND} SELECT last_event_id, pg_notify(:channel, :top
 
 
 def append_parameters(experiment_id: int, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What :data:`APPEND` needs."""
+    """The parameters of :data:`APPEND`."""
     return {
         "n": len(events),
         "experiment_id": experiment_id,

@@ -38,7 +38,7 @@ LOST_S = 60.0
 
 
 async def want(change: Change, owner: Owner, id: int) -> None:
-    """Has the owner's run made, unless it has one or is to get one already."""
+    """Order a run for the owner, unless it has one or one is ordered already."""
     wanted = insert(kept_runs).values({owner: id}).on_conflict_do_nothing(index_elements=[owner])
     await change.conn.execute(wanted)
     change.notify(topics.KEPT_RUNS)

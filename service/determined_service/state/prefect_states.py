@@ -1,4 +1,4 @@
-"""What the Prefect UI shows of a task: the outbox's kinds, and payloads of ``set_state``.
+"""The states that Prefect's page shows of a task: the outbox's kinds, and payloads of ``set_state``.
 
 There are few state names, so that filters in the UI stay useful; details go into the message. Only what
 waits for slots has the reason in its name, because Prefect's lists show no messages.

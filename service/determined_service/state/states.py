@@ -1,4 +1,4 @@
-"""Which state may follow which: the tables, and :func:`transition`, through which every move goes.
+"""The allowed moves between states: the tables, and :func:`transition`, through which every move goes.
 
 Rows are locked experiment → trial → allocation → search, so that no two changes wait for each
 other. ``FOR NO KEY UPDATE`` is enough, and does not stop the inserts of rows that refer to them.
@@ -84,7 +84,7 @@ OUTCOME: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Machine:
-    """A noun, its table, what is announced of a row, and for each state those that may follow it."""
+    """A noun, its table, the topic announced for a row, and the states that may follow each state."""
 
     noun: str
     table: sa.Table
@@ -118,8 +118,8 @@ def _moves(stopping_to: Mapping[str, str]) -> dict[str, frozenset[str]]:
     return {state: frozenset(following) for state, following in moves.items()}
 
 
-# An experiment that stops ends the way its stopping state says; a trial that stops may still
-# complete, be canceled or err, whatever its process did last.
+# An experiment that stops ends in the way its stopping state says; a trial that stops may still complete, be
+# canceled or fail, depending on its process.
 EXPERIMENT = Machine(
     "experiment",
     experiments,
@@ -132,7 +132,7 @@ EXPERIMENT = Machine(
     },
 )
 TRIAL = Machine("trial", trials, topics.trial, _moves({}))
-# Of the kinds of task that have no table of states of their own.
+# Kinds of task without a separate table of states.
 TASK = Machine("task", tasks, topics.task, _moves({}))
 ALLOCATION = Machine(
     "allocation",

@@ -85,7 +85,7 @@ _RENEW = sa.text(
             end_time = cast(o.was ->> 'end_time' AS timestamptz)
         FROM old o WHERE k.id = o.task_id
     ), untold AS (
-        -- Perhaps on its way at this moment: whoever delivers it again looks first.
+        -- It may be on its way at this moment: a repeated delivery looks first.
         UPDATE prefect_outbox p
         SET entity = '{TASK_ENTITY}' || o.new_id, attempts = p.attempts + 1
         FROM old o WHERE p.entity = '{TASK_ENTITY}' || o.task_id
@@ -110,5 +110,5 @@ async def renew(change: Change, rows: Sequence[sa.Row[Any]]) -> dict[int, str]:
 
 
 def _had_this_task(row: sa.Row[Any]) -> bool:
-    """Whether the trial still has the task that it had when its experiment was continued."""
+    """True if the trial still has the task that it had when its experiment was continued."""
     return row.known is not None and (row.known.get("task") or {}).get("id") == row.task_id

@@ -53,7 +53,7 @@ _recent: Recent[tuple[str, bytes, bool], _Completed] = Recent(REMEMBERED_TEXTS)
 
 
 def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
-    """The complete configuration, but for the patterns of its log policies. Raises BadRequest."""
+    """The complete configuration, except for the patterns of its log policies. Raises BadRequest."""
     cluster = settings.cluster
     key = (text, orjson.dumps(settings.default_checkpoint_storage), unmanaged)
     known = _recent.get(key) if len(text) <= REMEMBERED_CHARACTERS else None
@@ -85,8 +85,8 @@ async def check_patterns(config: Mapping[str, Any]) -> None:
 
 
 def defaults_beneath(given: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """What the cluster configuration puts beneath an experiment's, which may be wrong: its checkpoint
-    storage, and the container defaults of the pool that it goes to."""
+    """The defaults that the cluster configuration puts beneath an experiment's, which may be invalid: its
+    checkpoint storage, and the container defaults of its pool."""
     cluster = settings.cluster
     resources = given.get("resources")
     slots = resources.get("slots_per_trial") if isinstance(resources, dict) else None

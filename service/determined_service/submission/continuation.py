@@ -38,7 +38,7 @@ from determined_service.submission.size import check_size
 
 SINGLE = "single"
 SEARCHES = (SINGLE, "random", "grid", "async_halving", "adaptive_asha")
-"""Search methods whose n-th trial is the same whatever the results were."""
+"""Search methods whose n-th trial does not depend on results."""
 FIXED = ("project", "workspace")
 """Fields that an override must not change."""
 
@@ -77,7 +77,7 @@ _KEEP_CONFIG = sa.text(
     WHERE e.id = :id AND (k.id = t.task_id OR k.former_of = t.id) AND k.config IS NULL
     """
 )
-# Past the table of moves: nothing but `continue` leads out of an end.
+# Outside of the table of moves: only `continue` leads out of an end state.
 _REVIVE_EXPERIMENT = sa.text(
     """
     UPDATE experiments
@@ -89,7 +89,7 @@ _REVIVE_EXPERIMENT = sa.text(
 
 
 async def read_changes(text: str) -> expconf.Document | None:
-    """What the YAML ``text`` changes; None if it is blank or ``{}``, as Determined's `det` sends it always.
+    """The changes in the YAML ``text``; None if it is blank or ``{}``, which Determined's `det` always sends.
 
     Raises BadRequest.
     """
@@ -228,7 +228,7 @@ async def begin_again(
         .order_by(trials.c.id)
         .with_for_update(key_share=True)
     )
-    # A single trial goes on for the sake of going on, whatever it has reported.
+    # A single trial is continued even if it has reported its last validation.
     single = experiment.searcher["name"] == SINGLE
     await change.conn.execute(_FORGET if single else _REMEMBER, given)
     revived = (await change.conn.execute(_REVIVE_EXPERIMENT, given)).one()

@@ -30,7 +30,7 @@ _KEEP = sa.text(
 async def store_definition(
     conn: AsyncConnection, definition: ModelDefinition, owner_id: int
 ) -> bool:
-    """Stores the definition unless it is there; whether it is new, and so takes room of the owner's quota.
+    """Store the definition if it is new. Returns True if it was, and so counts in the owner's quota.
 
     A file goes in pieces: no copy of it holds anybody up.
     """

@@ -46,7 +46,7 @@ class Intake:
 
 @contextlib.asynccontextmanager
 async def take_in(request: Request) -> AsyncIterator[Intake]:
-    """The submission in the request's body; its files are there until the block ends.
+    """The submission in the request's body; its files exist until the block ends.
 
     Raises BadRequest, TooLarge; Unavailable when so large a body could not be read in time.
     """

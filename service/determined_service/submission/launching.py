@@ -47,9 +47,8 @@ WORKSPACE = 1
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What was sent. ``config``: a mapping, or YAML text. ``files``: of the context directory, unless
-    ``definition`` has them packed already. ``asked``: the request's other fields.
-    """
+    """The request of a launch. ``config``: a mapping, or YAML text. ``files``: of the context directory,
+    unless ``definition`` has them packed already. ``asked``: the request's other fields."""
 
     kind: LaunchedKind
     config: Mapping[str, Any] | str
@@ -67,8 +66,8 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a launch says by itself."""
+class PreparedLaunch:
+    """The checked parts of a launch that need no database."""
 
     given: dict[str, Any]
     """The configuration before it was completed."""
@@ -77,7 +76,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """A launch that passed every check: what :func:`store` writes."""
 
     config: dict[str, Any]
@@ -88,7 +87,7 @@ class Plan:
     data: dict[str, Any] | None
 
 
-async def prepare(launch: Launch, settings: Settings) -> Prepared:
+async def prepare(launch: Launch, settings: Settings) -> PreparedLaunch:
     """Completes the configuration and packs the files. Raises BadRequest with all errors."""
     if launch.template:
         raise BadRequest(f"template {launch.template!r}: {NO_TEMPLATES}")
@@ -114,7 +113,7 @@ async def prepare(launch: Launch, settings: Settings) -> Prepared:
             "work_dir: cannot be given together with a context directory, in which the task would start: "
             "leave one of them out"
         )
-    return Prepared(given_config, config, definition)
+    return PreparedLaunch(given_config, config, definition)
 
 
 def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -159,7 +158,7 @@ def _asked(given: Mapping[str, Any], kind: LaunchedKind) -> tuple[int, str]:
 
 
 def remarks(config: Mapping[str, Any]) -> list[str]:
-    """Sentences on a complete configuration that is taken, but may not be what was meant."""
+    """Remarks on a complete configuration that is valid, but may be a mistake."""
     if config["entrypoint"]:
         return []
     return ["entrypoint is not given: only startup hooks run, and then the task ends"]
@@ -189,9 +188,13 @@ async def find_launched(conn: AsyncConnection, launch: Launch, owner_id: int) ->
 
 
 async def plan(
-    conn: AsyncConnection, launch: Launch, prepared: Prepared, settings: Settings, owner_id: int
-) -> Plan:
-    """Checks slots, pool and what the kind asks for, changes nothing. Raises BadRequest, NotFound."""
+    conn: AsyncConnection,
+    launch: Launch,
+    prepared: PreparedLaunch,
+    settings: Settings,
+    owner_id: int,
+) -> LaunchPlan:
+    """Check slots, pool and the kind's own fields, without changes. Raises BadRequest, NotFound."""
     pool, warnings = await check_task_slots(conn, prepared.config["resources"], settings.cluster)
     config = dict(prepared.config)
     config["resources"] = {**config["resources"], "resource_pool": pool}
@@ -202,13 +205,13 @@ async def plan(
         **launch.asked,
     }
     data = await launch.kind.remember(conn, asked, config)
-    return Plan(config, prepared.definition, warnings, remarks, data)
+    return LaunchPlan(config, prepared.definition, warnings, remarks, data)
 
 
 async def store(
     change: Change,
     launch: Launch,
-    planned: Plan,
+    planned: LaunchPlan,
     settings: Settings,
     owner_id: int,
     submitted_by: str | None,

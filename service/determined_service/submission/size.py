@@ -1,4 +1,4 @@
-"""How large an experiment may be: what a valid configuration may ask for, before its search is tried out."""
+"""The limits on the size of a valid configuration, checked before its search is tried out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEXTS = {
 
 
 def check_size(config: Mapping[str, Any]) -> None:
-    """Raises BadRequest, with the path, for what is longer, larger or more than the limits allow."""
+    """Raise BadRequest, with the path, for a text, number or list above its limit."""
     for path, most in _TEXTS.items():
         value = _at(config, path)
         if isinstance(value, str):
@@ -75,7 +75,7 @@ def _check_points(config: Mapping[str, Any], trials: int) -> None:
         raise BadRequest(
             f"hyperparameters: {trials} trials at once with hyperparameters of {each:,} bytes each make "
             f"{each * trials:,} bytes; at most {limits.POINTS_BYTES:,} are allowed: set a smaller "
-            "searcher.max_concurrent_trials, or move what is the same in all trials to data"
+            "searcher.max_concurrent_trials, or move values that all trials share to data"
         )
 
 

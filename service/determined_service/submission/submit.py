@@ -43,7 +43,7 @@ _INSERT = sa.insert(experiments).returning(
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was sent (upstream's ``CreateExperimentRequest``, plus ``flow_run_id``)."""
+    """The request of a submission (upstream's ``CreateExperimentRequest``, plus ``flow_run_id``)."""
 
     config: str
     model_definition: Sequence[Mapping[str, Any]] = ()
@@ -60,7 +60,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a submission says by itself, whatever is in the database."""
+    """The checked parts of a submission that need no database."""
 
     config: dict[str, Any]
     beginning: beginning.Beginning
@@ -68,7 +68,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SubmissionPlan:
     """A submission that passed every check: what :func:`store` writes."""
 
     config: dict[str, Any]
@@ -119,7 +119,7 @@ async def plan(
     prepared: Prepared,
     settings: Settings,
     owner_id: int,
-) -> Plan:
+) -> SubmissionPlan:
     """Checks the rest against the database, changes nothing. Raises BadRequest."""
     config, definition, cluster = prepared.config, prepared.definition, settings.cluster
     pool, warnings = await check_slots(conn, config, cluster)
@@ -128,7 +128,7 @@ async def plan(
     if definition is not None:
         model_def_hash = definition.hash
     await find_warm_start(conn, config["searcher"])
-    return Plan(
+    return SubmissionPlan(
         config,
         submission.config,
         pool,
@@ -195,7 +195,7 @@ async def _once(conn: AsyncConnection, submission: Submission, owner_id: int) ->
 
 async def store(
     change: Change,
-    plan: Plan,
+    plan: SubmissionPlan,
     submission: Submission,
     owner_id: int,
     submitted_by: str | None = None,

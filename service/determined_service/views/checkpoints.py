@@ -20,7 +20,7 @@ c = checkpoints.c
 
 
 def _reported(group: str) -> LateralFromClause:
-    """What the trial reported in ``group`` at the checkpoint's step, last."""
+    """The trial's last report in ``group`` at the checkpoint's step."""
     return (
         sa.select(metrics.c.id, metrics.c.metrics, metrics.c.batch_metrics)
         .where(
@@ -57,9 +57,8 @@ SEARCHER_LOSS = SEARCHER_METRIC * sa.case(
 )
 
 FIRST_OF_EQUALS = (_validation.c.id, c.report_time, c.uuid)
-"""Which of equally good checkpoints counts as better, as :func:`determined_service.deleting.garbage.keep` has
-it: the best of a list must not be one that is collected.
-"""
+"""The order of equally good checkpoints, the same as in :func:`determined_service.deleting.garbage.keep`: the
+best of a list must not be one that is collected."""
 
 SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "UNSPECIFIED": c.report_time,

@@ -155,7 +155,7 @@ def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
 def planned_experiment(
     config: dict[str, Any], original_config: str, username: str, user_id: int
 ) -> dict[str, Any]:
-    """What :func:`experiment_json` would hold of an experiment that is not stored: id 0, no times."""
+    """The fields of :func:`experiment_json` for an experiment that is not stored: id 0, no times."""
     return {
         "id": 0,
         "name": config["name"],

@@ -148,7 +148,7 @@ class _Allocation:
 
 
 async def counts(conn: AsyncConnection, kinds: Sequence[LaunchedKind]) -> dict[str, int]:
-    """How many tasks of each kind have not ended, by the plural of its noun."""
+    """The number of open tasks of each kind, by the plural of its noun."""
     found = await conn.execute(
         sa.select(k.kind, sa.func.count())
         .where(

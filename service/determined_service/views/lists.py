@@ -34,7 +34,7 @@ KEYS = 10_000
 
 def weight(*columns: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
     """About how many bytes these columns of a row (texts, JSON) have as text."""
-    # A small value says itself how large it is; Postgres compresses what is larger, to a hundredth at best.
+    # A small value has its size in its header; Postgres compresses larger ones, to a hundredth at best.
     sizes = (
         sa.case(
             (sa.func.pg_column_size(column) < _SMALL, _SMALL),
@@ -154,7 +154,8 @@ async def _weighed(
 
 
 def _divided(found: Sequence[Row]) -> list[tuple[list[Any], int]]:
-    """Keys that are read together, and what they weigh: a piece, or one row that is more."""
+    """Keys that are read together, with the size of each piece; a row larger than a piece is one by
+    itself."""
     pieces: list[tuple[list[Any], int]] = []
     held = limits.ANSWER_PIECE_BYTES + 1
     for one, size in found:

@@ -23,7 +23,7 @@ from determined_service.views.tasks import announced, has_ended
 from determined_service.views.values import parse_time
 
 CHUNK = 1000
-# Ends of tasks that nobody announced (a lost connection) are noticed after so many seconds.
+# Seconds after which an end is noticed that was not announced (a lost connection).
 RECHECK_S = 10.0
 
 NO_RANK = -1
@@ -194,7 +194,7 @@ async def follow_logs(
     with hub.subscribe(awaited) as event:
         while True:
             event.clear()
-            # Before the rows: what is stored after the end was seen belongs to no task.
+            # Before the rows: rows stored after the end was seen belong to no task.
             async with db.tx() as conn:
                 ended = await has_ended(conn, task_id)
             while True:

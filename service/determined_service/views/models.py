@@ -169,7 +169,7 @@ async def get_version(
 async def _lineage(
     conn: AsyncConnection, row: sa.Row[Any], checkpoint: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Where the version comes from, beside its checkpoint, which says trial, hyperparameters, metrics and
+    """The version's origin, beside its checkpoint, which tells trial, hyperparameters, metrics and
     configuration. None: no trial has stored it.
 
     ``data``: the section of the configuration, where users name the data and its version; ``trialMetadata``:

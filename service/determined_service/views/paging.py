@@ -44,7 +44,7 @@ def pagination(total: int, offset: int, limit: int) -> dict[str, int]:
 
 
 async def count_of(conn: AsyncConnection, keys: sa.Select[Any]) -> int:
-    """How many rows it selects."""
+    """The number of rows it selects."""
     counted = sa.select(sa.func.count()).select_from(keys.order_by(None).subquery())
     return int((await conn.execute(counted)).scalar_one())
 

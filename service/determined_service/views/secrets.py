@@ -1,4 +1,4 @@
-"""What a subject sees of a configuration: all of it, or a copy without the secrets.
+"""Decides which parts of a configuration a subject sees: all of it, or a copy without the secrets.
 
 Every view that shows a configuration, a storage section or the program of a task asks here. The owner and
 administrators see everything (and so do agents). A training process sees what its own experiment and those
@@ -30,7 +30,7 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Whom something is shown to, and the storage that everybody's experiments have by default."""
+    """The subject to whom something is shown, and the cluster's default storage."""
 
     subject: Principal
     default_storage: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Viewer:
         task_id: str,
         submitted_by: str | None = None,
     ) -> dict[str, Any] | None:
-        """The configuration of a command, a notebook and the like; others do not see what it runs."""
+        """The configuration of a command, a notebook and the like; others do not see its program."""
         if config is None:
             return None
         if self.subject.task == task_id or self._sees_all(owner_id, None, submitted_by):
@@ -115,13 +115,13 @@ class Viewer:
         return dict(config) if self.subject.task == task_id else self.config(dict(config), owner_id)
 
     def owns(self, owner_id: int) -> bool:
-        """Whether it is the owner, logged in, or an administrator; no task's process is."""
+        """True for the owner, logged in, or an administrator; False for every task's process."""
         return self.subject.admin or (
             owner_id == self.subject.user_id and self.subject.allocation is None
         )
 
     def is_owner(self, owner_id: int) -> bool:
-        """Whether it is the owner, logged in: neither another administrator nor a process of a task."""
+        """True for the owner, logged in: neither another administrator nor a process of a task."""
         return owner_id == self.subject.user_id and self.subject.kind == USER
 
     def _sees_all(

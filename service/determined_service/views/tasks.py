@@ -56,7 +56,7 @@ async def announced(conn: AsyncConnection, task_id: str) -> list[str]:
 
 
 async def has_ended(conn: AsyncConnection, task_id: str) -> bool:
-    """Whether the task has ended for good, so that it will not log anything more."""
+    """True if the task has ended for good, so that it will not log anything more."""
     facts = await _facts(conn, task_id)
     if facts is not None and facts.state not in states.TERMINAL:
         return False

@@ -1,4 +1,4 @@
-"""Who used which slots, when: :func:`page` of allocations, and :func:`sums` by day or month.
+"""Lists who used which slots, and when: :func:`page` of allocations, and :func:`sums` by day or month.
 
 An allocation uses its slots from the moment when it is given them to its end; one that still runs, until now.
 Of deleted experiments the same facts are kept (``erased_usage``). Times are UTC.
@@ -18,7 +18,7 @@ Unit = Literal["day", "month"]
 
 PAGE = 1000
 PATIENCE_S = 60
-"""How long one look-up may take."""
+"""Seconds that one look-up may take."""
 
 # What overlaps with the time from :after to :before.
 _USED = f"""

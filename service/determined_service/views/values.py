@@ -86,7 +86,7 @@ def state_filter(
     """Rows in one of the states ``given``. ACTIVE means all active rows, whatever state is shown."""
     names = state_names(given)
     if not {"QUEUED", "STARTING", "RUNNING"}.intersection(names):
-        return stored.in_(names)  # Only what is ACTIVE is shown as anything else.
+        return stored.in_(names)  # only ACTIVE is shown as other states
     return sa.or_(stored.in_(names), shown.in_(names))
 
 

@@ -41,8 +41,8 @@ def _int(text: str) -> int | float | str:
 
 
 def _parse_slowly(raw: bytes) -> Any:
-    """What orjson does not read, and what is large: the hooks of Python's json module let other threads go
-    on meanwhile."""
+    """Parse large bodies, and those that orjson refuses: the hooks of Python's json module let other threads
+    run meanwhile."""
     try:
         return json.loads(raw, parse_constant=str, parse_float=_float, parse_int=_int)
     except RecursionError as error:

@@ -1,4 +1,4 @@
-"""How an answer leaves: in pieces that the client takes in time, and only as long as there is a client."""
+"""Sends answers in pieces that the client takes in time, and only while the client is connected."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def while_wanted(
 
     loop = asyncio.get_running_loop()
     later: asyncio.TimerHandle | None = None
-    # Agents and flows ask for what is theirs by long polls, which see to their own ends.
+    # Agents and flows use long polls, which notice a disconnect themselves.
     if scope["method"] in ("GET", "HEAD") and not scope["path"].startswith(paths.PREFIX):
         later = loop.call_later(LOOK_S, lambda: watching.append(loop.create_task(watch())))
     try:

@@ -298,7 +298,7 @@ async def test_what_nobody_uses_ends(world: World) -> None:
     await reconciler.run_pass()
     await reconciler.run_pass()
     log = (await world.user.get(f"/api/v1/tasks/{task_id}/logs")).text
-    assert len(log.splitlines()) == 1 and "nobody has used this task for" in log
+    assert len(log.splitlines()) == 1 and "this task was not used for" in log
     await world.rows(age.format(101))
     await reconciler.run_pass()
     assert (await world.work())["kill"] == [process.allocation_id]

@@ -196,6 +196,6 @@ async def test_a_costly_pattern_is_given_up_and_that_is_said(
     (line,) = [orjson.loads(one)["result"] for one in answer.text.splitlines()]
     assert line["level"] == "LOG_LEVEL_WARNING"
     assert line["log"] == (
-        "log policy 'costly' is not heeded: its pattern takes too long on this log; use a simpler pattern, "
+        "log policy 'costly' is not applied: its pattern takes too long on this log; use a simpler pattern, "
         "without repetitions such as {1000} and without repetitions of repetitions\n"
     )

@@ -603,7 +603,7 @@ async def test_a_trial_of_nan_keeps_its_last(
     assert await collector.chosen(deletion_id) == {first, second}
     (words,) = await warned(world, user, leg)
     assert words.endswith(
-        "'loss' (searcher.metric) was no finite number at any of them; 2 of them will be deleted, and the "
+        "'loss' (searcher.metric) was not finite in any of them; 2 of them will be deleted, and the "
         "latest stays\n"
     )
 

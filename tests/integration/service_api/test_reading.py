@@ -407,9 +407,9 @@ async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> No
     ("method", "path", "instead"),
     [
         ("PUT", "/api/v1/master/cluster_message", "tell them in another way"),
-        ("GET", "/oauth2/clients", "there are no OAuth clients"),
-        ("DELETE", "/oauth2/clients/x", "there are no OAuth clients"),
-        ("POST", "/api/v1/tokens", "there are no access tokens"),
+        ("GET", "/oauth2/clients", "OAuth is not supported"),
+        ("DELETE", "/oauth2/clients/x", "OAuth is not supported"),
+        ("POST", "/api/v1/tokens", "access tokens are not supported"),
         ("GET", "/api/v1/templates/a", "templates are not kept"),
         ("POST", "/api/v1/webhooks", "its automations"),
         ("POST", "/api/v1/groups/search", "users and administrators"),

@@ -10,7 +10,7 @@ from determined_service.access import browser
 from determined_service.base import hosts
 from determined_service.base.pages import elsewhere
 from determined_service.proxy import names
-from determined_service.proxy.door import is_for_task
+from determined_service.proxy.http_protocol import is_for_task
 from determined_service.proxy.names import Key
 
 DOMAIN = "https://*.tasks.example.net:8443"

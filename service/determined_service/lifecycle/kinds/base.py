@@ -1,4 +1,5 @@
-"""What a kind of task decides: :class:`TaskKind`, and :class:`SlotKind` for those that hold slots.
+"""The decisions that a kind of task makes: :class:`TaskKind`, and :class:`SlotKind` for those that hold
+slots.
 
 The core (allocations, placement, launch, the end of a leg, kill, tokens, logs, reconciler) knows a task's id,
 kind and owner, and asks the kind, a stateless object of :mod:`.table`, for the rest:
@@ -46,7 +47,7 @@ KILLED = "killed by the user"
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What the API shows of a task. ``topic`` is announced when its state changes."""
+    """The facts of a task that the API shows. ``topic`` is announced when its state changes."""
 
     name: str
     state: str
@@ -72,10 +73,10 @@ class TaskKind(ABC):
     """A kind of task. What is here serves those whose state is in their task's row."""
 
     name: ClassVar[str]
-    """What ``tasks.kind`` holds, and the environment of its processes (``DET_TASK_TYPE``)."""
+    """The value of ``tasks.kind``, and of ``DET_TASK_TYPE`` in its processes."""
 
     mirrored: ClassVar[bool] = True
-    """Whether the service tells Prefect the state of its run; False: its flow does."""
+    """True if the service tells Prefect the state of its run; False: its flow does."""
 
     async def facts(self, conn: AsyncConnection, task_ids: Sequence[str]) -> dict[str, TaskFacts]:
         """Of the tasks of this kind among ``task_ids``."""
@@ -147,7 +148,7 @@ def agent_user(account: Mapping[str, Any] | None) -> AgentUser | None:
 
 
 def task_defaults(cluster: ClusterConfig, pool: str) -> TaskDefaults:
-    """What the cluster configuration in force gives the tasks of a pool at their start."""
+    """The settings of the cluster configuration in force for tasks that start in a pool."""
     given = cluster.container_defaults_of(pool)
     return TaskDefaults(given.network_mode, given.work_dir, given.startup_hook)
 
@@ -155,7 +156,7 @@ def task_defaults(cluster: ClusterConfig, pool: str) -> TaskDefaults:
 def granted(
     cluster: ClusterConfig, storage: Mapping[str, Any] | None, pool: str, *, is_administrator: bool
 ) -> Granted:
-    """What containers of a task may have because of its owner and the cluster configuration in force.
+    """The rights that the owner and the cluster configuration in force give to a task's containers.
     ``storage``: the cluster's own."""
     given = cluster.container_defaults_of(pool)
     paths = [mount.host_path for mount in given.bind_mounts or ()]
@@ -230,7 +231,7 @@ class SlotKind(TaskKind):
         )
 
     def is_ready(self, allocation: Any) -> bool:
-        """Whether its users can use what runs. ``allocation``: its row, or what has its columns."""
+        """True if its users can use the running process. ``allocation``: its row, or what has its columns."""
         return bool(allocation.state == states.RUNNING)
 
     async def started(self, change: Change, leg: sa.Row[Any]) -> None:

@@ -48,7 +48,7 @@ class Generic(LaunchedKind):
     noun = "generic"
     title = "Task"
     config_class = GenericConfig
-    # It is launched by an address of its own, with other fields.
+    # It is launched at a different address, with other fields.
     launches = False
 
     async def remember(
@@ -64,7 +64,7 @@ class Generic(LaunchedKind):
         return found.scalar_one_or_none()
 
     async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
-        """The end of what was paused is not the task's."""
+        """Do not end a task whose process ends because the task was paused."""
         asked = leg.preempt_requested_at is not None or leg.kill_requested_at is not None
         if not asked or leg.task_state not in (states.PAUSED, states.ACTIVE):
             return await super().judge(change, leg, exit)
@@ -107,7 +107,7 @@ class Generic(LaunchedKind):
         if row.state == states.ACTIVE:
             return
         if row.state != states.PAUSED:
-            raise Conflict(f"task {task_id} is {row.state}: only what is paused can go on")
+            raise Conflict(f"task {task_id} is {row.state}: only a paused task can go on")
         await transition(change, TASK, task_id, states.ACTIVE, reason=None)
         if await allocating.live_of_task(change, task_id) is None:
             await self._queue(change, task_id)
@@ -119,7 +119,7 @@ class Generic(LaunchedKind):
             await self.pause(change, task_id)
 
     async def unpause_if_paused(self, change: Change, task_id: str) -> None:
-        """As :meth:`unpause`; what has ended stays as it is."""
+        """Like :meth:`unpause`, but a task that has ended stays as it is."""
         if (await self._lock(change, task_id)).state == states.PAUSED:
             await self.unpause(change, task_id)
 

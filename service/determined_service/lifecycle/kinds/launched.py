@@ -1,4 +1,4 @@
-"""What people launch and end again: :class:`LaunchedKind`, the base of commands, notebooks, shells,
+"""Tasks that people launch and end: :class:`LaunchedKind`, the base of commands, notebooks, shells,
 TensorBoards and generic tasks.
 
 Launch, list, kill, priority, configuration, logs, the job queue and the run in Prefect are the same for all
@@ -44,21 +44,21 @@ class LaunchedKind(SlotKind):
     deployment and flow in Prefect."""
 
     title: ClassVar[str]
-    """How its description begins, when nobody gives one."""
+    """The beginning of the default description."""
 
     config_class: ClassVar[type[TaskConfig]]
 
     launches: ClassVar[bool] = True
-    """Whether it can be launched by its own route, ``POST /api/v1/<plural>``."""
+    """True if it can be launched by its own route, ``POST /api/v1/<plural>``."""
 
     needs_entrypoint: ClassVar[bool] = True
-    """Whether its configuration must say what to run; False: without it, its startup hooks run alone."""
+    """True if its configuration must have an entrypoint; False: without one, only its startup hooks run."""
 
     program: ClassVar[str | None] = None
-    """What it needs besides the platform, by its name in :mod:`determined.common.wire.agents`."""
+    """The program that it needs besides the platform, by its name in :mod:`determined.common.wire.agents`."""
 
     visits_are_use: ClassVar[bool] = True
-    """Whether it is in use while somebody visits it through the proxy; False: its own process says so."""
+    """True if a visit through the proxy counts as use; False: its own process reports use."""
 
     @property
     def plural(self) -> str:
@@ -71,8 +71,8 @@ class LaunchedKind(SlotKind):
     async def remember(
         self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """What is kept of a new task beside its configuration (``tasks.data``): keys, the experiments that
-        it shows. ``asked``: the request's other fields, by their names in the API, ``ownerId``,
+        """The data stored for a new task beside its configuration (``tasks.data``): keys, the experiments
+        that it shows. ``asked``: the request's other fields, by their names in the API, ``ownerId``,
         ``defaultStorage``, the cluster's, and ``given``, the configuration as it came; ``config`` is complete
         and may be changed. Raises BadRequest, NotFound."""
         return None
@@ -104,9 +104,8 @@ class LaunchedKind(SlotKind):
         return {}
 
     def order(self, row: sa.Row[Any]) -> dict[str, Any]:
-        """A kind that starts something else than its ``entrypoint``, or with more variables (``env``),
-        changes what this returns. One that serves ports adds the user's (:func:`user_ports`) to its own.
-        """
+        """Override this in a kind that starts something else than its ``entrypoint``, or with more variables
+        (``env``). One that serves ports adds the user's (:func:`user_ports`) to its own."""
         return {
             "entrypoint": _program(row.config["entrypoint"]),
             "config": row.config,

@@ -37,7 +37,7 @@ class Notebook(LaunchedKind):
     title = "Notebook"
     program = JUPYTERLAB
     config_class = NotebookConfig
-    # An open page is no use of it, and one that computes is used without a page.
+    # An open page alone is not use, and a notebook that computes is used without a page.
     visits_are_use = False
 
     def settle(self, config: dict[str, Any], cluster: ClusterConfig) -> None:
@@ -121,8 +121,8 @@ async def note_kept(conn: AsyncConnection, task_id: str, size: int, quotas: Quot
 
 
 def files(row: sa.Row[Any], settings: Settings) -> dict[str, Any]:
-    """Where a notebook keeps its files: ``storage``, ``key`` in it, and ``restore``, the key of those that it
-    begins with. Nothing where the user's own directory is the working directory."""
+    """The storage of a notebook's files: ``storage``, ``key`` in it, and ``restore``, the key of the files to
+    start with. Empty if the user's own directory is the working directory."""
     if row.config.get("work_dir") is not None or settings.checkpoint_storage is None:
         return {"storage": None, "key": "", "restore": ""}
     before = (row.data or {}).get("restore_of")

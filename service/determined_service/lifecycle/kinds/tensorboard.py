@@ -56,8 +56,8 @@ class Tensorboard(LaunchedKind):
     async def remember(
         self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """What it shows. It takes the mounts of the experiments over, and of those of its owner the
-        environment: with that their storage was reached."""
+        """The experiments and trials to show. It takes over the mounts of the experiments, and the
+        environment of those of its owner: with that their storage was reached."""
         experiment_ids = sorted(set(asked.get("experimentIds") or ()))
         trial_ids = sorted(set(asked.get("trialIds") or ()))
         if not experiment_ids and not trial_ids:
@@ -228,8 +228,8 @@ def _inherit(config: dict[str, Any], rows: Sequence[sa.Row[Any]], owner_id: int)
 async def sources(
     conn: AsyncConnection, data: Mapping[str, Any], owner_id: int, settings: Settings
 ) -> list[dict[str, Any]]:
-    """What a TensorBoard copies: ``name``, ``storage``, ``key`` in it, ``path`` of the copies, and whether no
-    more is to come (``ended``). What has been deleted meanwhile is left out."""
+    """The sources that a TensorBoard copies: ``name``, ``storage``, ``key`` in it, ``path`` of the copies,
+    and whether all data has come (``ended``). Deleted experiments are left out."""
     found = []
     for row in await _rows(conn, data):
         path = f"experiment/{row.experiment_id}"

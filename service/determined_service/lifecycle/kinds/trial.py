@@ -247,7 +247,7 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
 
 
 def _for_whom(row: sa.Row[Any]) -> str | None:
-    """For whom a scheduler stopped it, in words."""
+    """The work for which a scheduler stopped it, in words."""
     if row.stopping_for is None:
         return None
     if row.stopping_for == row.id:

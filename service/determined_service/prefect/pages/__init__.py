@@ -1,1 +1,1 @@
-"""What Prefect's pages of our runs tell: artifacts of runs of experiments, trials and retrainings."""
+"""The pages of our runs in Prefect: artifacts of runs of experiments, trials and retrainings."""

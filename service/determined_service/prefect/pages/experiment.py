@@ -27,9 +27,9 @@ from determined_service.views.trials import SHOWN_STATE as SHOWN_TRIAL_STATE
 from determined_service.views.trials import STEPS
 
 BEST, OPEN, FIRST = 50, 25, 25
-"""Which trials the table has: so many of the best, of those that have not ended, of the first ones."""
+"""The numbers of trials in the table: the best, the open ones, the first ones."""
 COLUMNS = 20
-"""How many hyperparameters the table and the summary have."""
+"""The number of hyperparameters in the table and the summary."""
 MOST_VERSIONS = 10
 MOST_BOARDS = 5
 CELL = 100
@@ -45,7 +45,7 @@ _SHOWN = sa.select(SHOWN_STATE, DURATION).where(experiments.c.id == sa.bindparam
 _COUNTS = sa.text(
     "SELECT state, count(*) AS n FROM trials WHERE experiment_id = :id GROUP BY state"
 )
-# By the indexes, so that a search of a hundred thousand trials costs what a small one does.
+# By the indexes, so that a search of a hundred thousand trials costs as much as a small one.
 _CHOSEN = """
     SELECT id FROM ((
         SELECT id FROM trials WHERE experiment_id = :id AND searcher_metric_value IS NOT NULL
@@ -110,7 +110,7 @@ class ExperimentPage:
 async def experiment_page(
     conn: AsyncConnection, settings: Settings, experiment_id: int
 ) -> ExperimentPage | None:
-    """What the page tells now; None: the experiment is gone."""
+    """The present contents of the page; None: the experiment is gone."""
     experiment = (await conn.execute(_EXPERIMENT, {"id": experiment_id})).first()
     if experiment is None:
         return None

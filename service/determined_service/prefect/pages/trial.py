@@ -61,7 +61,8 @@ class TrialPage:
 
 
 async def trial_page(conn: AsyncConnection, settings: Settings, task_id: str) -> TrialPage | None:
-    """What the page tells now; None: no trial has the task (any more), or the trial has never run."""
+    """The present contents of the page; None: no trial has the task (any more), or the trial has never
+    run."""
     given = {
         "task_id": task_id,
         "metrics": MOST_METRICS,

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 PASS_S = 10.0
 MOST = 20
-"""How many experiments one pass looks at; the others come in the next ones, the longest unseen first."""
+"""The number of experiments that one pass looks at, those first that were not seen for the longest time."""
 
 _RUNNING = sa.text(
     "SELECT e.id, r.flow_run_id FROM experiments e JOIN kept_runs r ON r.experiment_id = e.id "
@@ -52,7 +52,7 @@ _SHOWN = sa.text("UPDATE pipelines SET shown = :changes WHERE id = :id AND shown
 
 @dataclass(slots=True)
 class _Shown:
-    """What a run's page has; ``ids`` None: not known yet. ``digests`` and ``at`` (of each) by key."""
+    """The artifacts on a run's page; ``ids`` None: not known yet. ``digests`` and ``at`` (of each) by key."""
 
     ids: dict[str, UUID] | None = None
     digests: dict[str, bytes] = field(default_factory=dict)
@@ -86,14 +86,13 @@ class RunPages:
                 logger.info("the pages of runs wait: %s", error)
 
     async def look(self) -> None:
-        """Writes what has changed on the pages of pipelines, and of experiments that run, one call for each.
-        What Prefect refuses is tried again in a later pass.
-        """
+        """Write the changed pages of pipelines, and of running experiments, with one call for each. What
+        Prefect refuses is tried again in a later pass."""
         await self._show_pipelines()
         now = time.monotonic()
         async with reader(self._db).connect() as conn:
             running = {row.id: row.flow_run_id for row in await conn.execute(_RUNNING)}
-            # Pages of what has ended change only by their links to TensorBoards.
+            # Pages of ended experiments change only by their links to TensorBoards.
             boards = {row.id: row.flow_run_id for row in await conn.execute(_BESIDE_BOARDS)}
         last = self._beside_boards.keys() - boards.keys() - running.keys()
         running = {**self._beside_boards, **boards, **running}
@@ -104,18 +103,19 @@ class RunPages:
         for key in sorted(running, key=lambda one: self._shown[one].looked_at)[:MOST]:
             self._shown[key].looked_at = now
             try:
-                # There is no next time for those that are looked at for the last one.
+                # Pages that are looked at for the last time get all their changes.
                 most = None if key in last else 1
                 await self._show(key, running[key], self._shown[key], most=most)
             except (httpx.TransportError, sa.exc.OperationalError):
                 raise
             except Exception:
-                # One page must not end what the leader does besides.
+                # A failure of one page must not end the leader's other work.
                 logger.exception("the page of experiment %s cannot be written", key)
 
     async def show_experiment(self, experiment_id: int, run_id: UUID) -> None:
         """Writes all of the experiment's page."""
-        # Kept until a look() after the end: the next pass of one that runs knows what was written.
+        # Kept until a look() after the end, so that the next pass of a running experiment knows the written
+        # page.
         shown = self._shown.setdefault(experiment_id, _Shown())
         await self._show(experiment_id, run_id, shown)
 
@@ -174,7 +174,7 @@ class RunPages:
     async def _show(
         self, experiment_id: int, run_id: UUID, shown: _Shown, most: int | None = None
     ) -> None:
-        # Read under the lock: whoever writes last has read last.
+        # Read under the lock, so that the last writer has the latest facts.
         async with shown.lock:
             async with reader(self._db).connect() as conn:
                 page = await experiment_page(conn, self._settings, experiment_id)
@@ -203,7 +203,7 @@ class RunPages:
             try:
                 await self._gateway.update_artifact(known, artifact)
             except ArtifactGone:
-                pass  # somebody deleted it
+                pass  # deleted by a user
             else:
                 return known
         return await self._gateway.create_artifact(run_id, artifact)

@@ -1,5 +1,5 @@
-"""Connections for tasks leave the service at its door: :class:`Door`, uvicorn's protocol with a look at the
-first bytes of each request.
+"""The service's side of its connections: :class:`HttpProtocol` looks at the first bytes of each request, and
+hands connections for tasks over to the proxy.
 
 The whole connection goes to the proxy's process, which gives it back when its next request is the service's
 own (a client, or a server before this one, may use a connection for both).
@@ -37,7 +37,7 @@ _TOO_SLOW = (
 
 
 def is_for_task(data: bytes, own_host: bytes) -> bool | None:
-    """Whether a request that begins so is for a task; None: that cannot be seen yet. MLflow's and
+    """True if a request with this beginning is for a task; None: it is too short to tell. MLflow's and
     Prefect's pages are the service's own.
 
     ``own_host``: with a dot and this the host names of tasks end; empty: they have none.
@@ -55,8 +55,8 @@ def is_for_task(data: bytes, own_host: bytes) -> bool | None:
     return False if b"\r\n\r\n" in data or len(data) > HEAD_BYTES else None
 
 
-class Door(H11Protocol):
-    """A connection to the service, until it is one to a task."""
+class HttpProtocol(H11Protocol):
+    """Uvicorn's protocol for a connection to the service, until its next request is for a task."""
 
     lobby = Lobby()
     _seen = b""
@@ -106,7 +106,7 @@ class Door(H11Protocol):
         self._look(len(data))
 
     def _look(self, received: int) -> None:
-        """Whether more of a request is awaited, after so many more bytes of it."""
+        """Note if more of a request is awaited, after ``received`` more bytes of it."""
         theirs = self.conn.their_state
         if self.transport.is_closing():
             self.lobby.leave(self)
@@ -162,7 +162,8 @@ class Door(H11Protocol):
 
 
 def _end_when_untaken(connection: socket.socket, seconds: int) -> None:
-    """The system ends it when the other side takes nothing of what was sent; 0: when the system likes."""
+    """Let the system end the connection when the other side does not take the data sent; 0: at the system's
+    default."""
     with contextlib.suppress(OSError, AttributeError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)
 
@@ -170,7 +171,7 @@ def _end_when_untaken(connection: socket.socket, seconds: int) -> None:
 def receive_back(
     config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]
 ) -> None:
-    """From now on the service serves what the proxy gives back."""
+    """Serve the connections that the proxy gives back."""
     proxy = process.of(cast("Any", config.app))
     if proxy is None:
         return
@@ -178,15 +179,15 @@ def receive_back(
 
     def take(sock: socket.socket, data: bytes) -> None:
         sock.setblocking(False)
-        door = Door(config, server_state, app_state)
+        protocol = HttpProtocol(config, server_state, app_state)
 
         async def adopt() -> None:
             try:
-                await loop.connect_accepted_socket(lambda: door, sock)
+                await loop.connect_accepted_socket(lambda: protocol, sock)
             except OSError:
                 sock.close()
                 return
-            door.take_over(data)
+            protocol.take_over(data)
 
         works.add(task := loop.create_task(adopt()))
         task.add_done_callback(works.discard)
