@@ -74,7 +74,7 @@ def test_change_password(upstream: UpstreamClient, tmp_path: Path) -> None:
     pia.deactivate()
 
 
-def test_who_must_wait_gets_in_after_the_wait(upstream: UpstreamClient, tmp_path: Path) -> None:
+def test_access_after_the_wait(upstream: UpstreamClient, tmp_path: Path) -> None:
     admin = Determined(upstream.master, "admin", upstream.passwords["admin"])
     quinn = admin.create_user("quinn", admin=False, password="First-1-password")
     guess = {"username": "quinn", "password": "guess"}

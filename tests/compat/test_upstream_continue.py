@@ -29,7 +29,7 @@ with det.core.init() as core_context:
 """
 
 
-def test_each_continuation_is_a_task_of_its_own(upstream: UpstreamClient, tmp_path: Path) -> None:
+def test_each_continuation_is_a_new_task(upstream: UpstreamClient, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "train.py").write_text(SCRIPT)

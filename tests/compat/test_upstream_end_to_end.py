@@ -162,7 +162,7 @@ def test_users(upstream: UpstreamClient) -> None:
     assert found["half"] and found["not allowed"]
 
 
-def test_restarts_of_what_is_continued(upstream: UpstreamClient, tmp_path: Path) -> None:
+def test_restarts_of_continued_trials(upstream: UpstreamClient, tmp_path: Path) -> None:
     config = {
         "name": "e2e",
         "entrypoint": "echo one more try; exit 3",

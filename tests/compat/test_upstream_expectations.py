@@ -21,7 +21,7 @@ SINGLE: dict[str, Any] = {
 }
 
 
-def test_trials_are_there_at_once(upstream: UpstreamClient, tmp_path: Path) -> None:
+def test_trials_exist_at_once(upstream: UpstreamClient, tmp_path: Path) -> None:
     config = tmp_path / "paused.yaml"
     search = {"name": "random", "metric": "loss", "max_trials": 3, "max_concurrent_trials": 2}
     config.write_text(yaml.safe_dump({**SINGLE, "entrypoint": "true", "searcher": search}))

@@ -51,7 +51,7 @@ async def refused(legs: ContainerLegs, config: dict[str, Any]) -> str:
     return str(ended["reason"])
 
 
-async def test_root_of_a_container_mounts_what_is_listed_and_nothing_else(
+async def test_root_of_a_container_mounts_only_listed_paths(
     listed: Path, legs: ContainerLegs
 ) -> None:
     """Every file of the machine, to read and to write."""
@@ -89,7 +89,7 @@ async def test_administrators_may(legs: ContainerLegs, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"security": {"default_task": {"uid": 4321, "gid": 8765}}}])
-async def test_an_account_mounts_what_it_wants_and_sees_what_it_may(
+async def test_an_account_mounts_any_path_and_reads_only_its_own(
     legs: ContainerLegs, tmp_path: Path
 ) -> None:
     (tmp_path / "closed").mkdir(mode=0o700)

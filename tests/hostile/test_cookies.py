@@ -79,7 +79,7 @@ def cookie(mlflow_cluster: Cluster) -> str:
         return browser.post("/mlflow/", data=form, headers=OWN).cookies["determined-session"]
 
 
-def test_the_cookie_of_pages_is_no_token(mlflow_cluster: Cluster, cookie: str) -> None:
+def test_the_cookie_of_pages_is_not_a_token(mlflow_cluster: Cluster, cookie: str) -> None:
     """Gains: commands in the user's name."""
     bare = cookie.removeprefix("pages.")
     assert bare != cookie
@@ -91,7 +91,7 @@ def test_the_cookie_of_pages_is_no_token(mlflow_cluster: Cluster, cookie: str) -
             assert api.get(LIST).status_code == 401
 
 
-def test_a_token_is_no_cookie_of_pages(mlflow_cluster: Cluster) -> None:
+def test_a_token_is_not_a_pages_cookie(mlflow_cluster: Cluster) -> None:
     """Gains: nothing more than the token; but such a cookie would be one of the earlier kind."""
     cookies = {"determined-session": mlflow_cluster.token}
     with mlflow_cluster.browser(cookies=cookies) as browser:

@@ -43,7 +43,7 @@ from tests.integration.service_api.world import World, report
 from tests.waiting import TIMEOUT_S, until_async
 
 
-async def test_a_long_list_is_what_a_short_one_is(
+async def test_a_long_list_has_the_same_form_as_a_short_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every list that a user can make heavy: in one piece, and in pieces of a row or two."""
@@ -127,7 +127,7 @@ async def _read(client: httpx.AsyncClient, path: str) -> Any:
     return json.loads(re.sub(r'"(wallClockTime|duration)":[0-9.]+', '"took":0', answer.text))
 
 
-async def test_a_checkpoint_has_so_many_files_at_most(world: World) -> None:
+async def test_a_checkpoint_has_a_limit_of_files(world: World) -> None:
     """Gains: six of 600,000 names held the service up for 46 s."""
     leg = await world.leg()
     many = {f"f{n}": 1 for n in range(limits.CHECKPOINT_FILES + 1)}
@@ -192,7 +192,7 @@ async def test_pieces_of_answers_have_a_bound_for_each_and_for_all() -> None:
     await asyncio.create_task(hold("c", 2 * mib, done))
 
 
-async def test_who_is_slow_makes_room_for_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_clients_make_room_for_waiting_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gains: the place for all large answers, by a few users who take theirs slowly."""
     monkeypatch.setattr(shares, "LEAST_S", 0.0)
     monkeypatch.setattr(shares, "LEAST_BYTES_PER_S", 1000 * limits.MIB)
@@ -262,7 +262,7 @@ async def test_work_of_one_waits_while_that_of_others_passes() -> None:
     await asyncio.gather(*of_attacker, return_exceptions=True)
 
 
-async def test_who_has_too_much_waiting_is_told() -> None:
+async def test_too_many_waiting_requests_are_refused() -> None:
     share = Share(1, "a thing", waiting=2)
     done = asyncio.Event()
 
@@ -281,7 +281,7 @@ async def test_who_has_too_much_waiting_is_told() -> None:
     await asyncio.create_task(use("b"))
 
 
-async def test_a_user_has_so_many_requests_under_way(
+async def test_a_user_has_a_limit_of_requests_under_way(
     service_app: FastAPI, user: httpx.AsyncClient
 ) -> None:
     """Gains: every connection, with long polls."""
@@ -301,7 +301,7 @@ async def test_a_user_has_so_many_requests_under_way(
         assert (await user.get("/api/v1/me")).status_code == 200
 
 
-async def test_a_preview_ends_with_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_preview_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gains: a core for minutes, and a gigabyte, for a request that is long gone."""
     program = "import sys, time; time.sleep(100_000)  # in place of a preview"
     monkeypatch.setattr(previewing, "_COMMAND", (sys.executable, "-c", program))
@@ -406,7 +406,7 @@ async def test_a_read_ends_with_its_client(port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["large", "pieces"])
-async def test_who_takes_nothing_of_an_answer_loses_it(port: int, path: str) -> None:
+async def test_a_stalled_reader_loses_its_answer(port: int, path: str) -> None:
     """Gains: the memory of every answer that is asked for and not read."""
     SEEN.clear()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
@@ -425,7 +425,7 @@ async def test_who_takes_nothing_of_an_answer_loses_it(port: int, path: str) -> 
     writer.close()
 
 
-async def test_who_takes_a_little_now_and_then_loses_it_too(
+async def test_a_slow_reader_loses_its_answer_too(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gains: as before, where the system sees that something is taken."""
@@ -467,7 +467,7 @@ async def test_slow_clients_lose_their_answers_to_one_that_waits(
     await until_async("the other's end", lambda: SEEN[2:] == ["b ended"])
 
 
-async def test_who_reads_gets_all_of_it(port: int) -> None:
+async def test_a_reader_gets_all_of_it(port: int) -> None:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         for path in ("/large", "/pieces"):
             assert (await client.get(path)).content == b"x" * 50_000_000
@@ -499,7 +499,7 @@ async def test_a_summary_leaves_long_values_to_the_reports(
     assert held and held[0] > 500
 
 
-async def test_what_an_earlier_release_has_stored_is_read_in_pieces(
+async def test_an_earlier_releases_files_are_read_in_pieces(
     world: World, service_app: FastAPI
 ) -> None:
     leg = await world.leg()

@@ -89,7 +89,7 @@ async def test_a_body_that_comes_slowly_is_taken(port: int) -> None:
     assert b"200 OK" in await ask(port, head.encode(), *pieces, pause=0.1)
 
 
-async def test_who_sends_a_request_is_served_whatever_others_hold_open(
+async def test_a_request_is_served_despite_idle_connections(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gains: nobody else gets in."""

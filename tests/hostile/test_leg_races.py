@@ -63,7 +63,7 @@ def test_a_directory_exchanged_while_it_is_removed_leads_root_nowhere(
 
 
 @as_root
-def test_what_is_handed_over_is_not_what_a_link_in_it_names(tmp_path: Path, victim: Path) -> None:
+def test_links_are_not_followed_when_files_change_owner(tmp_path: Path, victim: Path) -> None:
     """Gains: any file of root's is the account's."""
     folder = tmp_path / "workdir"
     (folder / "sub").mkdir(parents=True)
@@ -135,9 +135,7 @@ def test_files_that_come_back_are_read_behind_no_link(
         assert "sub/file" not in tar.getnames()
 
 
-def test_what_a_process_says_of_its_gang_is_read_behind_no_link_and_to_an_end(
-    tmp_path: Path, victim: Path
-) -> None:
+def test_a_gangs_file_is_read_without_links_and_up_to_a_limit(tmp_path: Path, victim: Path) -> None:
     """Gains: all memory of the machine, by a link to ``/dev/zero``."""
     found = json.dumps({"container_addrs": ["a", "b"]})
     (victim / "file").write_text(found)
@@ -174,7 +172,7 @@ for name in sys.argv[2:]:
 
 
 @as_root
-def test_logs_pipes_and_records_of_a_leg_lie_beside_what_the_account_may_write(
+def test_the_account_cannot_write_a_legs_logs_pipes_and_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gains: a file of root's is written, by a link in place of the log that waits, or of the pipe by which

@@ -177,7 +177,7 @@ def test_a_fork_bomb_ends_its_own_trial(
         assert words in said(service)
 
 
-def test_who_ends_for_want_of_processes_is_told(
+def test_an_end_for_want_of_processes_is_explained(
     legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
 ) -> None:
     code = "import os, time\nwhile os.fork() != 0: pass\ntime.sleep(1000)"

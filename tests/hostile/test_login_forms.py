@@ -27,7 +27,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
-def test_another_page_logs_nobody_in_at_mlflows_pages(
+def test_another_page_cannot_log_in_at_mlflows_pages(
     mlflow_cluster: Cluster, headers: dict[str, str]
 ) -> None:
     """Gains: what the visitor logs by hand on these pages, as the attacker's."""
@@ -41,7 +41,7 @@ def test_another_page_logs_nobody_in_at_mlflows_pages(
             assert browser.post("/mlflow/", data=MINE, headers=here).status_code == 303
 
 
-async def test_another_page_logs_nobody_in_at_a_task(world: World, user: httpx.AsyncClient) -> None:
+async def test_another_page_cannot_log_in_at_a_task(world: World, user: httpx.AsyncClient) -> None:
     """Gains: what the visitor types into a notebook of the attacker's."""
     leg = await world.leg()
     path, host = f"/task-login?task={leg.task_id}", "localhost:8080"

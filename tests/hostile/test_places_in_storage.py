@@ -123,9 +123,7 @@ def test_a_directory_made_beforehand_gets_no_artifacts(
     assert list(folder.iterdir()) == []
 
 
-def test_files_that_the_cluster_keeps_are_no_checkpoint(
-    mlflow_cluster: Cluster, secret: Path
-) -> None:
+def test_the_clusters_own_files_are_not_a_checkpoint(mlflow_cluster: Cluster, secret: Path) -> None:
     """Gains: the files of another user's notebook, whose id is in every list; and their deletion."""
     with mlflow_cluster.api() as api:
         trial = experiment(api)
@@ -149,7 +147,7 @@ def test_names_of_files_lead_out_of_no_checkpoint(mlflow_cluster: Cluster, path:
     assert (answer.status_code, "within the checkpoint" in answer.text) == (400, True)
 
 
-def test_an_id_of_another_thing_is_no_checkpoint(mlflow_cluster: Cluster) -> None:
+def test_another_objects_id_is_not_a_checkpoint(mlflow_cluster: Cluster) -> None:
     """Gains: all that the cluster keeps in its storage, to read and to delete: files of others' notebooks,
     TensorBoards, artifacts. The folder has the cluster's id, which everybody is told."""
     with mlflow_cluster.api() as api:

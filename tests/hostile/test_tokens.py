@@ -55,7 +55,7 @@ async def victim(world: World) -> Leg:
     return await world.leg(config=config)
 
 
-async def test_a_supervisors_token_makes_nobody_an_administrator(
+async def test_a_supervisors_token_gives_no_administrators_rights(
     supervisor: httpx.AsyncClient,
 ) -> None:
     """Gains: everything, for ever. With the agents' token this was two requests."""
@@ -192,7 +192,7 @@ async def definition_of(world: World, leg: Leg) -> str:
     return hash_
 
 
-async def test_a_supervisors_token_reads_and_damages_what_its_leg_starts_from_alone(
+async def test_a_supervisors_token_reaches_only_its_legs_checkpoint(
     supervisor: httpx.AsyncClient, world: World, victim: Leg, mallory: Leg
 ) -> None:
     """Gains: others' programs; their checkpoints given up, so that their trials begin again."""

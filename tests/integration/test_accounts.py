@@ -142,7 +142,7 @@ def probed(text: str) -> dict[str, str]:
     return found
 
 
-def test_what_each_can_reach(
+def test_the_paths_of_each_account(
     cluster: LocalCluster,
     people: list[pwd.struct_passwd],
     tmp_path: Path,

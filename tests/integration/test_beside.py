@@ -129,9 +129,7 @@ def test_a_program_of_this_directory_and_others_beside_it(
     assert ended.returncode == 1 and "does not run now: there is nothing to enter" in ended.stderr
 
 
-def test_what_a_killed_program_has_written_comes_back(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_a_killed_programs_files_come_back(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     (tmp_path / "given.txt").write_text("sent")
     run, _ = begin(cluster, tmp_path)
@@ -144,7 +142,7 @@ def test_what_a_killed_program_has_written_comes_back(
     assert "2 files came back" in err and (tmp_path / "given.txt").read_text() == "by the task"
 
 
-def test_where_a_trial_is(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_position_of_a_trial(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     searcher = "{name: single, metric: x, max_length: 1}"
     config = f"{{name: x, entrypoint: python3 train.py, max_restarts: 0, searcher: {searcher}}}"

@@ -105,7 +105,7 @@ def search(
     return experiment_id
 
 
-def test_a_search_leaves_what_its_policy_keeps(
+def test_a_search_leaves_the_checkpoints_of_its_policy(
     cluster: LocalCluster, tmp_path: Path, root: Path, session: Session
 ) -> None:
     experiment_id = search(cluster, tmp_path, root, POLICY)

@@ -163,9 +163,7 @@ def test_a_command_that_is_killed_while_it_applies_a_configuration(
     assert cluster.wait(waiting) == "COMPLETED", cluster.logs(waiting)
 
 
-def test_what_a_user_reads_who_asks_for_what_is_not_there(
-    configured: LocalCluster, tmp_path: Path
-) -> None:
+def test_the_message_for_a_missing_object(configured: LocalCluster, tmp_path: Path) -> None:
     cluster = configured
     assert apply(cluster, tmp_path, MORE)[0] == 0
     path = tmp_path / "config.yaml"

@@ -141,7 +141,7 @@ def test_a_single_trial_trains_longer_twice_each_time_as_another_task(
     assert "keeps its search method" in refused.stderr
 
 
-def test_help_names_what_it_does() -> None:
+def test_help_describes_the_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "determined.cli", "experiment", "continue", "--help"],
         capture_output=True,

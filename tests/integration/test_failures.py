@@ -248,7 +248,7 @@ def test_a_disk_that_takes_no_checkpoint(
     assert cluster.json("experiment", "list-checkpoints", str(found.experiment_id)) == []
 
 
-def test_flow_run_ends_with_what_went_wrong(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_flow_run_ends_with_the_error(cluster: LocalCluster, tmp_path: Path) -> None:
     case = FAILURES["raises"].case
     config, model = case.write(tmp_path, "raises")
     done = cluster.det("flow", "run", str(config), str(model), check=False)

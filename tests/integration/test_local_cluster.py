@@ -233,7 +233,7 @@ def test_second_up_starts_nothing(data):
     assert notes.lines == ["postgres already running"]
 
 
-def test_killed_postgres_comes_back_with_what_was_committed(data):
+def test_killed_postgres_comes_back_with_all_commits(data):
     state = cluster_up(data, components=POSTGRES)
     query(state, "CREATE TABLE kept AS SELECT 42 AS answer")
     kill(data, "postgres")
@@ -380,7 +380,7 @@ def test_component_that_never_gets_ready(layout, tmp_path):
     assert list(daemon.members(marker(layout))) == []
 
 
-def test_order_and_what_runs_before_those_that_come_after(layout, tmp_path):
+def test_order_and_runs_before_later_ones(layout, tmp_path):
     calls: list[str] = []
     first = script(
         "postgres",

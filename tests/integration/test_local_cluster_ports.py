@@ -90,7 +90,7 @@ def knower(name: str, port: int) -> Component:
     )
 
 
-def test_component_whose_port_is_taken_gets_another_and_those_who_know_it_are_told(layout):
+def test_a_component_whose_port_is_taken_gets_another_and_its_users_are_told(layout):
     free, notes = free_port(), Notes()
     with taken() as port:
 
@@ -269,7 +269,7 @@ def test_real_components_whose_ports_are_all_stolen(monkeypatch):
         assert notes.lines == [f"{name} already running" for name in names]
 
 
-def test_status_finds_a_live_component_without_its_pid_file_and_says_who_died(layout):
+def test_status_finds_a_live_component_without_its_pid_file_and_names_dead_ones(layout):
     layout.postgres.mkdir()
     alive = replace(knower("prefect", 0), argv=(sys.executable, "-c", SLEEP, PREFECT))
     up.start(layout, marker(layout), [alive, knower("service", 0)], Silent())

@@ -47,7 +47,7 @@ for refused in (
 """
 
 
-def test_what_a_script_logs_is_its_trials(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_scripts_logs_belong_to_its_trial(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "train.py").write_text(TRAIN)
     session = cluster.session()

@@ -128,7 +128,7 @@ async def test_the_reports_form_is_drawn_over_its_time(world: World, database_ur
     assert [point.x for point in search.curves[trial.id]] == [1, 3]
 
 
-async def test_who_may_see_the_page(
+async def test_access_to_the_page(
     world: World,
     settings: Settings,
     service_app: FastAPI,

@@ -86,7 +86,7 @@ def test_browsers_are_led_to_the_pages_own_host_name_and_asked_there(service: Se
         assert visitor.get("/api/v1/me").status_code == 403
 
 
-def test_who_is_no_administrator_looks_and_changes_nothing(
+def test_other_users_look_and_change_nothing(
     cluster: LocalCluster, service: Service, run: str
 ) -> None:
     """Gains, without this: a run of any command with the agent's account, and what others keep in Prefect."""

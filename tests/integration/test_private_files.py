@@ -46,7 +46,7 @@ def open_to_others(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def test_nobody_else_reads_what_a_cluster_writes(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_other_accounts_cannot_read_a_clusters_files(cluster: LocalCluster, tmp_path: Path) -> None:
     experiment = cluster.submit(tmp_path, CONFIG, train_py=TRAIN)
     assert cluster.wait(experiment) == "COMPLETED"
     weights = list((cluster.data_dir / "checkpoints").rglob("weights"))

@@ -52,7 +52,7 @@ def written(cluster: LocalCluster, experiment: int) -> str:
     return "".join(cluster.det("trial", "logs", one).stdout for one in ids)
 
 
-def test_asha_by_time_ends_when_nobody_reports_the_metric(
+def test_asha_by_time_ends_without_reports_of_the_metric(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     searcher = (
@@ -76,7 +76,7 @@ def test_asha_by_time_ends_when_nobody_reports_the_metric(
 @pytest.mark.parametrize(
     ("metric", "value", "kept"), [("val_loss", "0.5", 4), ("loss", "nan", 1), ("loss", "0.5", 1)]
 )
-def test_what_is_kept_of_a_training(
+def test_the_saved_state_of_a_training(
     cluster: LocalCluster, tmp_path: Path, metric: str, value: str, kept: int
 ) -> None:
     storage = (

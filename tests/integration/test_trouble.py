@@ -76,7 +76,7 @@ def test_describe_and_bundle_of_a_trial_that_fails(cluster: LocalCluster, tmp_pa
     } < names
 
 
-def test_who_waits_for_slots_is_told_so_and_many_are_killed_at_once(
+def test_waiting_for_slots_is_shown_and_many_are_killed_at_once(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     first = cluster.submit(tmp_path / "a", HOLDS.replace("SLOTS", "2"), train_py=SLEEPS)

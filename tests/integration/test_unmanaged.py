@@ -133,7 +133,7 @@ if sys.argv[1] == "raise":
 """
 
 
-def test_how_a_script_ends(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_end_of_a_script(cluster: LocalCluster, tmp_path: Path) -> None:
     for name, code in {"with": 1, "raise": 1, "exit": 3, "refused": 1, "well": 0}.items():
         run(cluster, FAILS, name, tmp_path / "storage", code=code)
         found = find(cluster, name)

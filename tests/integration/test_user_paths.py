@@ -421,7 +421,7 @@ print(json.dumps({
     }
 
 
-def test_everything_is_there_after_down_and_up(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_everything_survives_down_and_up(cluster: LocalCluster, tmp_path: Path) -> None:
     """What has ended is as it was, and what was in the middle goes on."""
     case = Case({"script.py": TRAINS})
     _, model = case.write(tmp_path, "search")

@@ -108,7 +108,7 @@ async def test_one_process_gives_bytes_and_archives(stored: Stored, readers: Rea
         ({"checksums": '{"empty": "md5:00"}', "format": "tar"}, Conflict, "md5"),
     ],
 )
-async def test_what_cannot_be_read_is_said_before_anything_is_sent(
+async def test_unreadable_files_are_named_before_anything_is_sent(
     stored: Stored, readers: Readers, more: dict[str, Any], kind: type[ApiError], said: str
 ) -> None:
     question = stored.question(**more)
@@ -137,7 +137,7 @@ async def test_a_reader_that_is_killed(stored: Stored, readers: Readers) -> None
     assert await whole(await readers.read(stored.question(), ALICE)) == b"".join(FILES.values())
 
 
-async def test_so_many_at_once_and_no_more(
+async def test_a_limit_of_connections_at_once(
     stored: Stored, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OF_ONE_USER", 2)

@@ -44,7 +44,7 @@ def test_it_holds_the_packages_and_the_templates(names: set[str]) -> None:
     assert [name for name in names if name.endswith((".pyc", ".so")) or "/." in name] == []
 
 
-def test_what_runs_need_besides_code_is_there(names: set[str]) -> None:
+def test_files_that_runs_need_besides_code_exist(names: set[str]) -> None:
     assert {
         "determined_deployments/prefect.yaml",
         "determined_service/plots/page.html",

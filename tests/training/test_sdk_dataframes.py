@@ -71,7 +71,7 @@ def test_checkpoints_have_the_metrics_of_their_step(
     assert list(found["bytes"]) == [3, 3]
 
 
-def test_without_a_row_the_columns_are_there(client: Determined, service: FakeService) -> None:
+def test_without_a_row_the_columns_exist(client: Determined, service: FakeService) -> None:
     one = client.get_experiment(1)
     assert list(one.trials_dataframe()["state"]) == []
     before = len(service.calls)
@@ -81,7 +81,7 @@ def test_without_a_row_the_columns_are_there(client: Determined, service: FakeSe
     assert list(one.checkpoints_dataframe()["trial_id"]) == []
 
 
-def test_without_pandas_the_error_says_what_to_install(
+def test_without_pandas_the_error_names_the_package(
     client: Determined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)

@@ -155,7 +155,7 @@ def test_of_the_shared_folder_the_service_may_not_import_the_client(
     }
 
 
-def test_only_a_process_of_its_own_opens_storages_for_the_service() -> None:
+def test_only_a_separate_process_opens_storages_for_the_service() -> None:
     package = "determined_service"
     found = {
         path.relative_to(PACKAGES[package]).as_posix()

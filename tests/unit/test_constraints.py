@@ -41,7 +41,7 @@ def test_every_version_can_be_installed_on_the_oldest_python() -> None:
     assert not refused, f"Python {oldest}: {refused}"
 
 
-def test_what_only_the_oldest_python_needs_has_a_version_too() -> None:
+def test_packages_for_the_oldest_python_have_a_version_too() -> None:
     oldest = {"python_full_version": first_python(), "python_version": first_python()[:4]}
     given = pins()
     missing = set()

@@ -152,7 +152,7 @@ def sources(packages: list[str]) -> Iterator[Path]:
         yield from sorted(PACKAGES[package].rglob("*.py"))
 
 
-def test_what_a_statement_reads_and_may_change_it_has_locked() -> None:
+def test_rows_that_a_statement_may_change_are_locked() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}: a statement that locks another table reads {column}: lock first, in a "
         "statement of its own, then read"
@@ -263,7 +263,7 @@ def _names(node: ast.AST) -> set[str]:
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
-def test_nobody_writes_back_what_was_read_without_a_lock() -> None:
+def test_rows_read_without_a_lock_are_not_written_back() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name} reads rows of {table} without a lock and "
         "updates them by what it has read: lock them first, or let the statement that writes do it"
@@ -296,7 +296,7 @@ def test_a_blind_update_is_seen() -> None:
 REPLACES = {"harness/determined/core/_train.py"}
 
 
-def test_other_processes_send_what_is_to_change_of_metadata() -> None:
+def test_other_processes_send_changes_of_metadata() -> None:
     """And never the whole: what somebody else has added since it was read would be gone."""
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno} {node.name} replaces metadata as a whole: send a PATCH"

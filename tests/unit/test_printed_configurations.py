@@ -92,6 +92,6 @@ def test_toml_is_of_the_package_that_the_page_names(block: Block) -> None:
         "steps: [{name: a, experiment: search.yaml, neds: []}]",
     ],
 )
-def test_a_wrong_name_is_found_whatever_the_block_is_of(text: str) -> None:
+def test_a_wrong_name_is_found_in_every_kind_of_block(text: str) -> None:
     with pytest.raises((ValueError, expconf.ConfigError)):
         judge(text)

@@ -117,7 +117,7 @@ def test_a_rule_that_cannot_be_used_is_refused(given: Any, words: str) -> None:
         {"metrics": {str(n): {} for n in range(201)}},
     ],
 )
-def test_what_a_process_reports_is_checked(given: Any) -> None:
+def test_a_processs_reports_are_checked(given: Any) -> None:
     with pytest.raises(ScoresError):
         Comparison.read(given)
 
@@ -140,9 +140,7 @@ def test_the_quantile_is_student_s() -> None:
 
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[5]], ids=lambda case: case.name)
-def test_a_challenger_that_is_no_better_is_rarely_promoted(
-    case: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_equal_challenger_is_rarely_promoted(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most 5 %, and three standard deviations of 200 decisions; the benchmark has the thousand."""
     monkeypatch.setattr(bootstrap, "RESAMPLES", 1_000)
     assert promotions(case, 200, seed=1) <= 200 * 0.05 + 3 * math.sqrt(200 * 0.05 * 0.95)

@@ -25,7 +25,7 @@ THINGS = [
 
 
 @pytest.mark.parametrize("served", THINGS, ids=str)
-def test_a_token_says_what_it_is_good_for(served: Served) -> None:
+def test_a_token_tells_its_purpose(served: Served) -> None:
     token = serving.sign(SECRET, served)
     assert token.startswith(serving.PREFIX)
     # It goes into a header, and into a variable.
@@ -35,7 +35,7 @@ def test_a_token_says_what_it_is_good_for(served: Served) -> None:
     assert serving.read(SECRET, token) == served
 
 
-def test_each_thing_has_a_token_of_its_own() -> None:
+def test_each_thing_has_its_own_token() -> None:
     assert len({serving.sign(SECRET, served) for served in THINGS}) == len(THINGS)
 
 
@@ -85,13 +85,13 @@ RUN = uuid.UUID("b7a1d6f2-5a54-4a09-a5ba-07b61d5ddf3a")
         ("tasks.run_command", {"task_id": "7"}, None),
     ],
 )
-def test_a_run_serves_what_its_parameters_name(
+def test_a_run_serves_the_object_in_its_parameters(
     entrypoint: str, parameters: dict[str, object], served: Served | None
 ) -> None:
     assert served_by(f"determined_flows.{entrypoint}", parameters, RUN) == served
 
 
-def test_the_flow_of_somebody_else_serves_nothing() -> None:
+def test_another_users_flow_serves_nothing() -> None:
     assert served_by(None, {"experiment_id": 7}, RUN) is None
 
 

@@ -23,7 +23,7 @@ def test_every_source_has_a_row() -> None:
     assert without == []
 
 
-def test_every_row_and_every_long_suite_is_there() -> None:
+def test_every_row_and_every_long_suite_exists() -> None:
     places = {place for of_suite in tiers.LONG.values() for place in of_suite}
     assert [name for name in (*tiers.CONCERNS, *places) if not (tiers.ROOT / name).exists()] == []
     assert not [
@@ -46,7 +46,7 @@ def test_every_row_and_every_long_suite_is_there() -> None:
         ("something/new.py", tiers.ALL),
     ],
 )
-def test_what_a_change_runs(path: str, suites: tuple[str, ...]) -> None:
+def test_the_suites_of_a_change(path: str, suites: tuple[str, ...]) -> None:
     assert tiers.concerned([path]) == set(suites)
 
 
@@ -57,5 +57,5 @@ def test_without_a_commit_all_long_suites_are_left_out() -> None:
     assert tiers.left_out(tiers.ALL) == []
 
 
-def test_a_commit_that_is_not_there_runs_all() -> None:
+def test_a_missing_commit_runs_all() -> None:
     assert tiers.changed_since("0" * 40) is None

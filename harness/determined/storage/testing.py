@@ -336,7 +336,7 @@ class StorageContract:
         with pytest.raises(errors.CheckpointNotFound):
             manager.manifest(stored)
 
-    def test_present_is_what_is_there_now(
+    def test_present_lists_stored_files_only(
         self, manager: StorageManager, stored: str, tamper: Tamper
     ) -> None:
         whole = {**RESOURCES, "hollow/": 0}

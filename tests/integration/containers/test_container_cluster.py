@@ -287,7 +287,7 @@ def task_of(cluster: LocalCluster, experiment: int) -> str:
     return str(trials[0]["taskId"])
 
 
-def test_what_people_start(cluster: LocalCluster, one: Agent, tmp_path: Path) -> None:
+def test_tasks_that_people_start(cluster: LocalCluster, one: Agent, tmp_path: Path) -> None:
     """Commands, a trial's page, a TensorBoard of its curves, and a shell with and without sshd."""
     ssh_server.require()
     (tmp_path / "context").mkdir()

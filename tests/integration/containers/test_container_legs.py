@@ -104,9 +104,7 @@ print(json.dumps({
 """
 
 
-async def test_what_the_cluster_configuration_gives_reaches_the_container(
-    legs: ContainerLegs, tmp_path: Path
-) -> None:
+async def test_container_defaults_reach_the_container(legs: ContainerLegs, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("given")
     cluster, _ = read_text(
         f"""
@@ -151,7 +149,7 @@ async def test_what_the_cluster_configuration_gives_reaches_the_container(
     }
 
 
-async def test_a_network_from_which_nobody_reaches_the_service(legs: ContainerLegs) -> None:
+async def test_a_network_that_cannot_reach_the_service(legs: ContainerLegs) -> None:
     ended = await legs.run({"train.py": "print(1)"}, defaults={"network_mode": "bridge"})
     assert ended["kind"] == "failed_to_start"
     assert (
@@ -189,7 +187,7 @@ async def test_out_of_memory_is_named(legs: ContainerLegs) -> None:
     assert ended["reason"] == "out of memory, by the limit of 64 MiB of its container"
 
 
-async def test_a_name_that_is_no_image_is_not_tried_again(legs: ContainerLegs) -> None:
+async def test_an_invalid_image_name_is_not_tried_again(legs: ContainerLegs) -> None:
     ended = await legs.run({}, {"environment": {"image": "Not An Image"}}, entrypoint="true")
     assert ended["kind"] == "failed_to_start"
     assert "Not An Image" in ended["reason"]
@@ -221,7 +219,7 @@ kept.mkdir(exist_ok=True)
 @pytest.mark.parametrize(
     "settings", [{}, {"security": {"default_task": {"uid": 4321, "gid": 8765}}}]
 )
-async def test_the_next_leg_has_what_one_compiled(legs: ContainerLegs) -> None:
+async def test_the_next_leg_has_the_compiled_code(legs: ContainerLegs) -> None:
     for number in (1, 2):
         ended = await legs.run({"train.py": KEEPS}, allocation_id=f"7.abc.{number}")
         assert ended["exit_code"] == 0, legs.service.text("stderr")
@@ -229,7 +227,7 @@ async def test_the_next_leg_has_what_one_compiled(legs: ContainerLegs) -> None:
     assert legs.service.text("stdout") == f"{place}\n{place} kernel\n"
 
 
-async def test_a_container_that_somebody_kills_is_seen_at_once(legs: ContainerLegs) -> None:
+async def test_a_killed_container_is_noticed_at_once(legs: ContainerLegs) -> None:
     held = await legs.start({}, entrypoint="echo here; sleep 600")
     await asyncio.to_thread(legs.service.wait, lambda: "here" in legs.service.text("stdout"))
     (name,) = legs.containers()

@@ -21,7 +21,7 @@ from tests.programs.legs.launched import lose
 from tests.waiting import TIMEOUT_S
 
 
-async def test_a_supervisor_that_takes_over_keeps_what_was_compiled(legs: ContainerLegs) -> None:
+async def test_a_successor_of_a_supervisor_keeps_compiled_code(legs: ContainerLegs) -> None:
     held = await legs.start({"train.py": COUNT})
     await legs.until(lambda: "\n50\n" in legs.service.text("stdout"))
     lose(held)

@@ -64,7 +64,7 @@ async def until(legs: ContainerLegs, condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-async def test_the_engines_end_is_no_fault_of_the_trial(
+async def test_the_engines_end_is_not_the_trials_fault(
     legs: ContainerLegs, engine: Engine, how: str
 ) -> None:
     held = await legs.start({"train.py": COUNT})
@@ -120,7 +120,7 @@ async def test_with_live_restore_the_container_goes_on(legs: ContainerLegs, engi
     assert legs.containers() == []
 
 
-async def test_who_comes_after_a_power_cut_knows_that_it_was_one(
+async def test_next_supervisor_reports_a_power_cut(
     agent_config: AgentConfig, legs: ContainerLegs, engine: Engine
 ) -> None:
     """Nobody saw the end of the container."""

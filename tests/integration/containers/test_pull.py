@@ -33,7 +33,7 @@ def registry(engine: None) -> Iterator[Registry]:
         ),
     ],
 )
-async def test_who_may_not_pull_is_told_of_registry_auth(
+async def test_a_refused_pull_names_registry_auth(
     legs: ContainerLegs, registry: Registry, auth: dict[str, str] | None, said: str
 ) -> None:
     config = {"environment": {"image": f"{registry.address}/own:1", "registry_auth": auth}}
@@ -68,7 +68,7 @@ async def test_a_tag_that_the_registry_does_not_have_is_not_tried_again(
     assert f"image {image} does not exist: check environment.image" in ended["reason"]
 
 
-async def test_a_registry_that_is_away_is_no_fault_of_the_training(legs: ContainerLegs) -> None:
+async def test_an_unreachable_registry_is_not_the_trainings_fault(legs: ContainerLegs) -> None:
     registry = Registry()
     image = f"{registry.address}/own:1"
     registry.close()

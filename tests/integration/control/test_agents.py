@@ -79,7 +79,7 @@ async def test_an_agent_learns_which_of_its_experiments_have_ended(world: World)
         ({"wire": version.VERSION + 1}, 0, "upgrade the service first"),
     ],
 )
-async def test_another_agent_is_told_what_to_do(
+async def test_an_agent_of_another_version_is_told_to_upgrade(
     world: World, sent: dict[str, int], oldest: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version, "OLDEST", oldest)
@@ -135,7 +135,7 @@ async def test_the_account_of_the_owner_is_in_the_order(world: World) -> None:
     }
 
 
-async def test_what_containers_may_have_is_in_the_order(world: World) -> None:
+async def test_the_rights_of_containers_are_in_the_order(world: World) -> None:
     await world.register(slots=2)
     await world.started(SINGLE)
     storage = world.app.state.settings.checkpoint_storage or {}
@@ -148,12 +148,12 @@ async def test_what_containers_may_have_is_in_the_order(world: World) -> None:
     assert (await world.launched()).spec["granted"] == {**plain, "administrator": True}
 
 
-async def test_users_are_no_agents(world: World) -> None:
+async def test_users_are_not_agents(world: World) -> None:
     answer = await world.user.post("/internal/v1/agents/a1/work", json={})
     assert answer.status_code == 401
 
 
-async def test_a_restarted_agent_keeps_what_lives_and_loses_what_does_not(world: World) -> None:
+async def test_a_restarted_agent_keeps_live_legs_and_loses_dead_ones(world: World) -> None:
     await world.register(slots=2)
     await world.started()
     first, second = (Trial(world, spec) for spec in (await world.both())["launch"])
@@ -226,7 +226,7 @@ async def test_a_process_that_lingers_is_killed(world: World) -> None:
     assert (await world.trial(trial.id))["state"] == "COMPLETED"
 
 
-async def test_a_preemption_not_heeded_in_time_ends_in_a_kill_that_does_not_count(
+async def test_a_preemption_without_exit_ends_in_a_kill_that_does_not_count(
     world: World,
 ) -> None:
     driver, trial = await begin(world, SINGLE + "preemption_timeout: 600\n")

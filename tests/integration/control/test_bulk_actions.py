@@ -54,7 +54,7 @@ async def test_minus_one_means_all_projects(world: World) -> None:
     assert [one["id"] for one in listed["experiments"]] == [first, second]
 
 
-async def test_a_filter_chooses_what_the_action_can_change(world: World) -> None:
+async def test_a_filter_chooses_only_changeable_experiments(world: World) -> None:
     first, second, third = [await world.submit(SINGLE) for _ in range(3)]
     ok(await world.act(second, "kill"))
     patched = await world.user.patch(f"/api/v1/experiments/{third}", json={"labels": ["keep"]})

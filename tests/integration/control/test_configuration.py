@@ -73,7 +73,7 @@ def refusal(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["error"])
 
 
-async def test_pools_are_what_the_file_says(settings: Settings) -> None:
+async def test_pools_follow_the_file(settings: Settings) -> None:
     async with service(settings, TWO) as world:
         await world.register(slots=2)
         found = await pools(world)

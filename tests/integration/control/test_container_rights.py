@@ -42,7 +42,7 @@ async def remarks(world: World, text: str) -> list[str]:
         (DEVICE, "resources.devices[0].host_path: containers may not have '/dev/fuse'; "),
     ],
 )
-async def test_what_no_agent_gives_is_refused(
+async def test_rights_that_no_agent_gives_are_refused(
     world: World, wish: dict[str, Any], said: str
 ) -> None:
     await world.register(containers={"host_paths": ["/database"], "is_root": True})
@@ -58,7 +58,7 @@ async def test_what_no_agent_gives_is_refused(
     await world.submit(config(wish))
 
 
-async def test_what_one_agent_gives_is_taken_and_said(world: World) -> None:
+async def test_rights_of_one_agent_are_accepted_with_a_remark(world: World) -> None:
     await world.register(containers=NOTHING)
     await world.register(agent_id="a2", containers=DATA)
     (said,) = await remarks(world, config(MOUNT))

@@ -92,7 +92,7 @@ async def test_restarts_begin_at_zero(world: World) -> None:
     assert (found["state"], found["restarts"]) == ("ACTIVE", 1)
 
 
-async def test_a_configuration_that_lacks_what_the_search_needs_is_a_reason(world: World) -> None:
+async def test_a_field_that_the_search_lacks_is_a_reason(world: World) -> None:
     """Not a fault: releases before this one stored such configurations."""
     driver, trial = await begin(world, SINGLE)
     ok(await world.act(driver.experiment_id, "kill"))
@@ -105,7 +105,7 @@ async def test_a_configuration_that_lacks_what_the_search_needs_is_a_reason(worl
     assert (await world.trial(trial.id))["state"] == "CANCELED"
 
 
-async def test_in_a_search_only_what_is_unfinished_runs_again(world: World) -> None:
+async def test_in_a_search_only_unfinished_trials_run_again(world: World) -> None:
     """Of two trials that ran one completed and one failed; then the experiment was killed."""
     await world.register(slots=2)
     driver = await world.started(FOUR)
@@ -224,7 +224,7 @@ async def test_a_request_that_is_sent_twice_is_one(world: World) -> None:
         (FOUR, "max_restarts: 3", "only the configuration of a single trial"),
     ],
 )
-async def test_what_cannot_be_changed(world: World, config: str, override: str, text: str) -> None:
+async def test_unchangeable_fields(world: World, config: str, override: str, text: str) -> None:
     await world.register(slots=2)
     driver = await world.started(config)
     # Whether a leg is there already when the kill comes is the scheduler's business.

@@ -140,7 +140,7 @@ async def test_each_continuation_gives_the_trial_another_task(world: World) -> N
     assert await sources(world, trial) == ["one", "three", "two"]
 
 
-async def test_what_is_left_of_the_former_task_can_change_nothing(world: World) -> None:
+async def test_leftover_processes_of_the_former_task_can_change_nothing(world: World) -> None:
     driver, first = await begin(world, ONE_TRY)
     await fail(world, driver, first)
     _, second = await again(world, driver.experiment_id)
@@ -296,7 +296,7 @@ async def test_a_follower_of_the_trial_goes_on_to_its_next_task(world: World) ->
     assert [text for text in seen if text in SAID] == ["one\n", "two\n"]
 
 
-async def test_its_process_may_still_change_what_the_one_before_made(world: World) -> None:
+async def test_its_process_may_change_its_predecessors_objects(world: World) -> None:
     driver, first = await begin(world, ONE_TRY)
     made = ok(
         await first.client.post("/api/v1/experiments", json={"config": CUSTOM, "activate": False})

@@ -249,7 +249,7 @@ async def test_an_event_is_answered_once(world: World) -> None:
         ([create(B, checkpoint=A)], f"createTrial.checkpoint: no complete checkpoint {A}"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_whole(
+async def test_contradictory_requests_are_refused_whole(
     world: World, operations: list[Any], words: str
 ) -> None:
     search = await Search.begin(world, create(A))
@@ -262,7 +262,7 @@ async def test_what_makes_no_sense_is_refused_whole(
     ok(await search.answer(2, create(C)))
 
 
-async def test_what_cannot_be_read_is_left_out(world: World) -> None:
+async def test_unreadable_files_are_left_out(world: World) -> None:
     search = await Search.begin(world)
     search = Search(world, await world.submit(CUSTOM))
     answer = ok(await search.answer(1, {"dance": {}}, create(A), {"closeTrial": {}}))

@@ -56,7 +56,7 @@ async def test_a_late_repetition_of_its_report_does_not_bring_it_back(world: Wor
     assert row["state"] == "ERROR"
 
 
-async def test_a_warm_start_stays_what_it_is(world: World) -> None:
+async def test_a_warm_start_does_not_change(world: World) -> None:
     await world.register()
     driver = await world.started()
     source, other = (Trial(world, spec) for spec in (await world.both())["launch"])

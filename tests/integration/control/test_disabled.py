@@ -16,9 +16,7 @@ AGENT = "/api/v1/agents/a1"
 
 
 @pytest.mark.parametrize("where", ["", "/slots/0"])
-async def test_what_runs_there_is_killed_and_starts_again_uncounted(
-    world: World, where: str
-) -> None:
+async def test_legs_there_are_killed_and_start_again_uncounted(world: World, where: str) -> None:
     await world.register(slots=1)
     await world.started()
     trial = await world.launched()
@@ -47,7 +45,7 @@ async def test_what_runs_there_is_killed_and_starts_again_uncounted(
 
 
 @pytest.mark.parametrize("where", ["", "/slots/0"])
-async def test_what_drains_may_finish(world: World, where: str) -> None:
+async def test_draining_tasks_may_finish(world: World, where: str) -> None:
     await world.register(slots=1)
     await world.started()
     trial = await world.launched()

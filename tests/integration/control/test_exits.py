@@ -71,7 +71,7 @@ async def test_a_failure_is_retried_from_the_latest_checkpoint_then_ends_in_erro
     assert names == ["Pending", "Running", "AwaitingSlots", "Pending", "Running", "Failed"]
 
 
-async def test_what_cannot_start_is_not_retried(world: World) -> None:
+async def test_a_program_that_cannot_start_is_not_retried(world: World) -> None:
     await world.register(slots=1)
     driver = await world.started(SINGLE)
     trial = await world.launched()

@@ -47,7 +47,7 @@ async def test_each_leg_has_its_reason(world: World) -> None:
     assert (running["runId"], running["state"], running["endTime"]) == (2, "STATE_RUNNING", None)
 
 
-async def test_paused_by_whom_and_when(world: World) -> None:
+async def test_a_pause_tells_its_user_and_time(world: World) -> None:
     driver, trial = await begin(world)
     ok(await world.act(driver.experiment_id, "pause"))
     whole, process = (await explain(world, driver.experiment_id))["waiting"]

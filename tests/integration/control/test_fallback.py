@@ -84,7 +84,7 @@ async def test_after_its_wait(world: World) -> None:
     assert ended["reason"] == said
 
 
-async def test_what_runs_keeps_the_experiment(world: World) -> None:
+async def test_a_running_leg_keeps_the_experiment(world: World) -> None:
     await set_pools(world)
     await world.register(1, "a1", pool="spot")
     await world.register(1, "b1", pool="on-demand")
@@ -187,7 +187,7 @@ async def test_from_pool_to_pool(world: World) -> None:
     assert (await world.experiment(busy.experiment_id))["resource_pool"] == "on-demand"
 
 
-async def test_whoever_moves_it_ends_its_way(world: World) -> None:
+async def test_a_move_by_a_user_ends_the_fallback(world: World) -> None:
     await set_pools(world)
     await world.register(1, "b1", pool="on-demand")
     driver = await world.started(spot())
@@ -200,7 +200,7 @@ async def test_whoever_moves_it_ends_its_way(world: World) -> None:
     assert await pass_(world) == []
 
 
-async def test_pools_that_are_not_there(world: World) -> None:
+async def test_missing_pools(world: World) -> None:
     await set_pools(world)
     for fallback, words in (
         (

@@ -157,7 +157,7 @@ async def test_one_failure_ends_all_and_counts_once(world: World) -> None:
     assert again[0] == again[1] != trial.allocation_id
 
 
-async def test_a_lost_agent_is_nobodys_failure(world: World) -> None:
+async def test_a_lost_agent_is_not_counted_as_a_failure(world: World) -> None:
     first, second, trial = await gang(world)
     assert await first.started(trial.allocation_id) == 200
     assert await second.started(trial.allocation_id) == 200
@@ -262,7 +262,7 @@ async def test_an_agent_of_an_older_release_is_not_asked(world: World) -> None:
     assert (await world.trial(trial.id))["state"] == "ERROR"
 
 
-async def test_what_never_fits_is_refused_with_the_numbers(world: World) -> None:
+async def test_impossible_requests_are_refused_with_the_numbers(world: World) -> None:
     for name in ("a1", "a2"):
         await world.register(agent_id=name)
     cases = {

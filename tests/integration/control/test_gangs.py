@@ -64,7 +64,7 @@ async def test_ranks_follow_addresses(trial: Trial) -> None:
     assert found == [{**together, "rank": rank} for rank in (2, 0, 1)]
 
 
-async def test_who_is_missing_is_named(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_ranks_are_named(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gangs, "LIMIT_S", 0.2)
     for agent in ("left", "right"):
         ok(await trial.client.post(path(trial, agent), json={"address": agent}))

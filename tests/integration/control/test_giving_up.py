@@ -189,7 +189,7 @@ async def test_a_trial_that_completes_begins_the_row_again_and_a_killed_one_does
     assert await state(world, driver) == "ERROR"
 
 
-async def test_null_is_no_limit(world: World) -> None:
+async def test_null_means_no_limit(world: World) -> None:
     await world.register(slots=1)
     text = THREE.replace("max_failures: 3", "max_failures: null").replace("s: 50", "s: 12")
     driver = await world.started(text)
@@ -208,7 +208,7 @@ async def test_ten_is_the_default(world: World) -> None:
     assert await state(world, driver) == "ERROR"
 
 
-async def test_what_was_stored_before_the_field_existed_has_no_limit(world: World) -> None:
+async def test_rows_without_the_field_have_no_limit(world: World) -> None:
     await world.register(slots=1)
     driver = await world.started(THREE)
     await world.rows("UPDATE experiments SET config = config - 'max_failures' RETURNING id")

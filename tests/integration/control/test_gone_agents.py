@@ -66,7 +66,7 @@ async def test_an_agent_that_signs_off_gets_no_work_until_it_registers(world: Wo
     await world.launched()
 
 
-async def test_what_an_ended_agent_has_not_begun_goes_elsewhere(world: World) -> None:
+async def test_legs_that_an_ended_agent_did_not_begin_go_elsewhere(world: World) -> None:
     await world.register(slots=1)
     await world.started(SINGLE)
     trial = await world.launched()  # and it ends before it has started it
@@ -79,7 +79,7 @@ async def test_what_an_ended_agent_has_not_begun_goes_elsewhere(world: World) ->
     assert (await world.launched("a2")).spec["run_id"] == 2
 
 
-async def test_what_runs_on_an_ended_agent_reports_its_own_end(world: World) -> None:
+async def test_legs_of_an_ended_agent_report_their_own_end(world: World) -> None:
     await world.register(slots=1)
     await world.started(SINGLE)
     trial = await world.launched()

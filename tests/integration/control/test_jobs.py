@@ -101,7 +101,7 @@ async def test_the_list(world: World) -> None:
     ]
 
 
-async def test_what_fills_in_is_said_to(world: World) -> None:
+async def test_filled_slots_are_explained(world: World) -> None:
     await configure(world, PREEMPTING)
     await world.register(slots=2)
     await run(world, single(20))

@@ -130,7 +130,7 @@ async def fill(conn: AsyncConnection, trial: int) -> None:
         await conn.execute(sa.text(statement))
 
 
-async def test_only_what_changed_is_read_again(db: Database) -> None:
+async def test_only_changed_rows_are_read_again(db: Database) -> None:
     kept = KeptAllocations()
     async with reader(db).connect() as conn:
         for trial in range(1, TRIALS):
@@ -145,7 +145,7 @@ async def test_only_what_changed_is_read_again(db: Database) -> None:
         await until_async("only the change is read", is_all)
 
 
-async def test_what_a_transaction_takes_back_is_not_kept(db: Database) -> None:
+async def test_rolled_back_values_are_not_kept(db: Database) -> None:
     kept = snapshots()
     before = await look(db, kept)
     async with db.engine.connect() as conn:
@@ -155,7 +155,7 @@ async def test_what_a_transaction_takes_back_is_not_kept(db: Database) -> None:
     assert await look(db, kept) == before
 
 
-async def test_what_should_be_known_and_is_not_is_read(db: Database) -> None:
+async def test_unknown_values_are_read(db: Database) -> None:
     async with reader(db).connect() as conn:
         await fill(conn, 1)
     kept = snapshots()

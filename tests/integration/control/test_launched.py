@@ -125,7 +125,7 @@ async def test_a_command_without_a_program_runs_its_hooks(world: World) -> None:
     assert "entrypoint: required field is missing" in missing
 
 
-async def test_a_weight_is_not_heeded_and_it_is_said(world: World) -> None:
+async def test_an_ignored_weight_gets_a_remark(world: World) -> None:
     await world.register(slots=1)
     answer = await launch(world, resources={"weight": 3, "slots": 1})
     (remark,) = answer["remarks"]
@@ -172,7 +172,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_what_cannot_run_is_refused(world: World) -> None:
+async def test_impossible_submissions_are_refused(world: World) -> None:
     # Two agents of two slots: a trial of four would spread over them, a command of three never does.
     await world.register(slots=2)
     await world.register(slots=2, agent_id="a2")
@@ -181,7 +181,7 @@ async def test_what_cannot_run_is_refused(world: World) -> None:
     assert await world.rows("SELECT 1 FROM tasks") == []
 
 
-async def test_priority_orders_the_queue_and_says_what_ends_first(world: World) -> None:
+async def test_priority_orders_the_queue_and_names_the_first_to_end(world: World) -> None:
     await world.register(slots=1)
     first = (await launch(world))["command"]
     await started(world)
@@ -284,7 +284,7 @@ async def process_of_another_task(world: World) -> httpx.AsyncClient:
     return (await started(world)).client
 
 
-async def test_what_nobody_uses_ends(world: World) -> None:
+async def test_unused_tasks_end(world: World) -> None:
     await world.register(slots=1)
     task_id = (await launch(world))["command"]["id"]
     process = await started(world)
@@ -403,7 +403,7 @@ async def test_ports_that_the_user_names(world: World) -> None:
         ok(await process.exited())
 
 
-async def test_what_agents_lack_is_said_at_the_launch(world: World) -> None:
+async def test_missing_programs_are_named_at_the_launch(world: World) -> None:
     lacks = {"jupyterlab": "pip install x[notebook]", "sshd": "install openssh-server"}
     await world.register(slots=1, lacks=lacks)
     launched = ok(await world.user.post("/api/v1/notebooks", json={}))

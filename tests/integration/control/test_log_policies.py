@@ -124,7 +124,7 @@ async def test_the_next_leg_runs_elsewhere(world: World) -> None:
     assert (await world.launched()).spec["experiment_id"] == other.experiment_id
 
 
-async def test_when_no_agent_is_left_the_trial_ends(world: World) -> None:
+async def test_without_agents_the_trial_ends(world: World) -> None:
     _, trial = await begin(world, config(ECC))
     await prints(world, trial, "GPU 3: uncorrectable ECC error encountered\n")
     ok(await trial.exited(exit_code=1))
@@ -141,7 +141,7 @@ async def test_when_no_agent_is_left_the_trial_ends(world: World) -> None:
     )
 
 
-async def test_when_no_agent_is_left_it_waits_if_the_cluster_says_so(world: World) -> None:
+async def test_without_agents_it_waits_if_the_cluster_says_so(world: World) -> None:
     await world.rows(
         """UPDATE cluster SET config = config || '{"launch_error": false}' RETURNING config"""
     )

@@ -90,7 +90,7 @@ async def test_other_units_are_read_from_the_metrics(world: World) -> None:
         "name: async_halving, max_length: {epochs: 2}, num_rungs: 1, max_trials: 1",
     ],
 )
-async def test_where_nobody_would_be_stopped_or_nobody_knows(world: World, searcher: str) -> None:
+async def test_no_victims_or_unknown_victims(world: World, searcher: str) -> None:
     trial = await begun(world, config(searcher))
     await report(trial, 1, 2, 3, 4, loss=0.5)
     assert await warnings(world, trial) == []

@@ -73,7 +73,7 @@ async def test_one_slot_is_in_the_singular(world: World) -> None:
     assert "slots_per_trial: 1 slot is more than any agent of the resource pool 'default'" in words
 
 
-async def test_what_no_agent_ever_had_is_refused_and_what_one_had_waits(world: World) -> None:
+async def test_unknown_slots_are_refused_and_known_ones_are_waited_for(world: World) -> None:
     await world.register(1, "a1", labels={"gpu": "v100"})
     words = await refusal(world, wanting("{labels: {gpu: a100}}"))
     assert words.endswith(
@@ -128,7 +128,7 @@ async def test_a_move_to_a_pool_without_such_agents_is_refused(world: World) -> 
     assert "resource pool 'other' knows no agent with gpu=a100" in answer.text
 
 
-async def test_labels_that_nobody_could_ask_for_are_refused(world: World) -> None:
+async def test_labels_that_cannot_be_queried_are_refused(world: World) -> None:
     async def register(labels: Any) -> httpx.Response:
         body = {"session": world.session, "slots": [], "labels": labels}
         return await world.agent.post("/internal/v1/agents/a9/register", json=body)

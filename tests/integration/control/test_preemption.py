@@ -48,7 +48,7 @@ async def preempting(world: World) -> None:
     await configure(world, PREEMPTING)
 
 
-async def test_what_was_stopped_goes_on_in_its_old_place(world: World) -> None:
+async def test_a_stopped_request_goes_on_in_its_old_place(world: World) -> None:
     await world.register(slots=1)
     low, victim = await run(world, single(60))
     await world.started(single(60))  # waits behind it
@@ -122,7 +122,7 @@ async def test_a_service_that_dies_before_the_commit_has_stopped_nothing(
     assert await victim.preempted()
 
 
-async def test_what_somebody_stops_already_is_left_to_them(world: World) -> None:
+async def test_runs_that_are_being_stopped_are_left_alone(world: World) -> None:
     await world.register(slots=1)
     driver, victim = await run(world, single(60))
     ok(await world.act(driver.experiment_id, "pause"))
@@ -135,7 +135,7 @@ async def test_what_somebody_stops_already_is_left_to_them(world: World) -> None
         assert not await allocating.stop_for(change, victim.allocation_id, "x")
 
 
-async def test_what_does_not_stop_in_time_is_killed_and_waits_again(world: World) -> None:
+async def test_a_trial_that_does_not_stop_in_time_is_killed_and_waits_again(world: World) -> None:
     await world.register(slots=1)
     _, victim = await run(world, single(60))
     await world.started(single(10))
@@ -151,7 +151,7 @@ async def test_what_does_not_stop_in_time_is_killed_and_waits_again(world: World
     assert (found["state"], found["restarts"], found["run_count"]) == ("ACTIVE", 0, 2)
 
 
-async def test_lowering_max_slots_stops_what_is_above(world: World) -> None:
+async def test_lowering_max_slots_stops_trials_above_it(world: World) -> None:
     await configure(world, {"type": "round_robin"})
     await world.register(slots=4)
     driver = await world.started(CONFIG)

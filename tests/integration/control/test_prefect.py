@@ -113,7 +113,7 @@ async def report(world: World, trial: Trial, loss: float) -> None:
     ok(await world.user.post(f"/api/v1/trials/{trial.id}/metrics/batch", json=batch))
 
 
-async def test_pages_tell_what_became_of_an_experiment_and_its_trial(
+async def test_pages_tell_the_end_of_an_experiment_and_its_trial(
     world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
 ) -> None:
     driver, trial = await begin(world, SINGLE.replace("name: scripted", "name: '[a](b)'"))
@@ -421,7 +421,7 @@ async def served(settings: Settings) -> AsyncIterator[World]:
         await world.close()
 
 
-async def test_prefect_away_delays_only_what_it_is_told(
+async def test_prefect_away_delays_only_its_own_states(
     settings: Settings, client: PrefectClient, deployments: dict[str, uuid.UUID]
 ) -> None:
     away = settings.model_copy(update={"prefect_api_url": "http://127.0.0.1:9/api"})
@@ -437,7 +437,7 @@ async def test_prefect_away_delays_only_what_it_is_told(
         await experiment_run(world, experiment)
 
 
-async def test_no_worker_takes_a_run_that_waits_until_somebody_schedules_it(
+async def test_no_worker_takes_a_waiting_run_until_a_user_schedules_it(
     world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
 ) -> None:
     """Neither when it is new nor when its reason was told; its date is the time when it was made."""
@@ -477,7 +477,7 @@ async def test_no_worker_takes_a_run_that_waits_until_somebody_schedules_it(
     await client.delete_work_pool(pool)
 
 
-async def test_a_reason_for_waiting_leaves_alone_what_somebody_scheduled_meanwhile(
+async def test_a_reason_for_waiting_does_not_change_a_run_scheduled_meanwhile(
     world: World, client: PrefectClient, deployments: dict[str, uuid.UUID]
 ) -> None:
     """The reason may be written before the run exists, and is delivered once it does."""

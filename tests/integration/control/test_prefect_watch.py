@@ -82,7 +82,7 @@ async def test_cancelling_a_trial_that_waits_for_slots(
     assert row["state"] == "TERMINATED"
 
 
-async def test_a_word_that_prefect_has_not_heard_is_no_cancel(
+async def test_a_state_unknown_to_prefect_is_not_a_cancel(
     world: World, client: PrefectClient, deployments: Deployments, settings: Settings
 ) -> None:
     _, trial_id, run = await waiting_trial(world, client, deployments)
@@ -108,7 +108,7 @@ async def test_a_word_that_prefect_has_not_heard_is_no_cancel(
         assert (await world.trial(trial_id))["state"] == "CANCELED"
 
 
-async def test_a_run_stuck_pending_that_nobody_knows_is_ended(
+async def test_an_unknown_run_stuck_in_pending_is_ended(
     world: World, client: PrefectClient, deployments: Deployments, settings: Settings
 ) -> None:
     pending = state(StateType.PENDING, "InfrastructurePending")

@@ -59,7 +59,7 @@ async def test_jobs_ahead_are_experiments_that_came_before(world: World) -> None
     assert await job(world, third.experiment_id) == {"state": "STATE_QUEUED", "jobsAhead": 0}
 
 
-async def test_many_who_ask_for_their_place_share_a_decision(
+async def test_concurrent_questions_for_a_place_share_a_decision(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def idle(*_: object) -> None:
@@ -81,7 +81,7 @@ async def test_many_who_ask_for_their_place_share_a_decision(
     assert len(snapshots) == 1
 
 
-async def test_what_wants_no_slots_is_in_no_queue(world: World) -> None:
+async def test_tasks_without_slots_are_in_no_queue(world: World) -> None:
     undriven = await world.submit(SINGLE)
     assert await job(world, undriven) == {"state": "STATE_QUEUED", "jobsAhead": 0}
     assert await job(world, await world.submit(SINGLE, activate=False)) is None
@@ -89,7 +89,7 @@ async def test_what_wants_no_slots_is_in_no_queue(world: World) -> None:
     assert await job(world, undriven) is None
 
 
-async def test_settings_that_are_not_heeded_are_said_to_be(world: World) -> None:
+async def test_ignored_settings_get_a_remark(world: World) -> None:
     answer = ok(await world.user.post("/api/v1/experiments", json={"config": SINGLE + UNHEEDED}))
     weight, no_agent = answer["remarks"]
     assert weight.startswith(
@@ -137,7 +137,7 @@ async def test_the_api_says_how_a_pool_serves(
     assert [task["priority"] for task in tasks] == [7, scheduler.get("default_priority", 42)]
 
 
-async def test_requests_carry_what_is_stored(world: World) -> None:
+async def test_requests_carry_the_stored_cookies(world: World) -> None:
     driver = await world.started(SINGLE + UNHEEDED)
     (trial,) = await world.rows("SELECT id FROM trials")
     await world.rows(

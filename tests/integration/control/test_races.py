@@ -78,7 +78,7 @@ async def meddle(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_search_ends_whatever_happens(world: World, seed: int) -> None:
+async def test_a_search_always_ends(world: World, seed: int) -> None:
     chance = random.Random(seed)
     await world.register(slots=4)
     driver = Driver(world, await world.submit(SEARCH))

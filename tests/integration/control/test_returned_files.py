@@ -62,7 +62,7 @@ async def test_files_come_back_to_their_owner(world: World) -> None:
     assert await world.rows("SELECT number FROM task_file_pieces") == []
 
 
-async def test_a_task_that_did_not_ask_and_one_that_nobody_fetches(world: World) -> None:
+async def test_files_that_are_not_returned_or_not_fetched(world: World) -> None:
     await world.register(slots=1)
     other = await launch(world)
     ok(await other.started())

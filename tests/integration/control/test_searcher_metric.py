@@ -91,7 +91,7 @@ async def test_trainings_without_a_validation(world: World, name: str, words: st
     assert ended["reason"].startswith(start + words)
 
 
-async def test_a_metric_that_is_no_number(world: World) -> None:
+async def test_a_metric_that_is_not_a_number(world: World) -> None:
     await world.register(slots=1)
     await world.started(SINGLE)
     trial = await world.launched()
@@ -101,7 +101,7 @@ async def test_a_metric_that_is_no_number(world: World) -> None:
 
 
 @pytest.mark.parametrize("loss", [0.5, "NaN", "Infinity"])
-async def test_a_metric_that_is_there_needs_no_word(world: World, loss: Any) -> None:
+async def test_a_present_metric_needs_no_remark(world: World, loss: Any) -> None:
     await world.register(slots=1)
     await world.started(SINGLE)
     trial = await world.launched()

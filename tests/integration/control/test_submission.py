@@ -124,7 +124,7 @@ async def shown_trials(world: World, experiment_id: int) -> list[dict[str, Any]]
     return list(answer["trials"])
 
 
-async def test_the_first_trials_are_there_when_create_returns(world: World) -> None:
+async def test_the_first_trials_exist_when_create_returns(world: World) -> None:
     await world.register(slots=2)
     experiment_id = await world.submit()
     first = await shown_trials(world, experiment_id)

@@ -42,7 +42,7 @@ async def described(world: World, experiment_id: int) -> list[str]:
     return list(ok(await world.user.get(path, params={"remarks": True}))["remarks"])
 
 
-async def test_processes_mount_what_is_asked_for(world: World) -> None:
+async def test_processes_mount_the_configured_paths(world: World) -> None:
     await world.register(slots=1)
     assert await remarks_of(world, MOUNTED, validateOnly=True) == [IMAGE]
 
@@ -89,7 +89,7 @@ async def docker(world: World) -> None:
     ok(await world.agent.post("/internal/v1/agents/a1/register", json=body))
 
 
-async def test_agents_that_run_containers_heed_them(world: World) -> None:
+async def test_agents_that_run_containers_apply_them(world: World) -> None:
     await docker(world)
     driver = await world.started(MOUNTED)
     assert await remarks_of(world, MOUNTED, validateOnly=True) == []
@@ -106,7 +106,7 @@ async def test_a_pool_that_never_had_an_agent_may_get_either(world: World) -> No
     assert "has no agent now" in no_agent
 
 
-async def test_describe_names_a_metric_that_nobody_reports(world: World) -> None:
+async def test_describe_names_an_unreported_metric(world: World) -> None:
     driver, trial = await begin(world)
     await report(trial, 1, val_loss=0.5)
     (never,) = await described(world, driver.experiment_id)
@@ -128,7 +128,7 @@ async def test_commands_are_told_too(world: World, kind: str) -> None:
     assert remark.startswith("bind_mounts is stored but ignored: resource pool 'default'")
 
 
-async def test_what_a_tensorboard_takes_over_is_nobodys_wish(world: World) -> None:
+async def test_mounts_that_a_tensorboard_takes_over_need_no_rights(world: World) -> None:
     await world.register(slots=1, lacks=NO_MOUNTS)
     driver = await world.started(MOUNTED)
     given = {"experimentIds": [driver.experiment_id]}

@@ -86,7 +86,7 @@ async def test_a_message_for_each_kind_of_reason(world: World) -> None:
     assert driver.experiment_id
 
 
-async def test_what_waits_a_short_while_costs_prefect_nothing(world: World) -> None:
+async def test_short_waits_cost_prefect_nothing(world: World) -> None:
     await world.register(slots=1)
     await run(world, SINGLE)
     await world.started(SINGLE)
@@ -97,7 +97,7 @@ async def test_what_waits_a_short_while_costs_prefect_nothing(world: World) -> N
     assert await world.rows("SELECT id FROM prefect_outbox ORDER BY id") == before
 
 
-async def test_a_run_that_somebody_schedules_is_left_alone(world: World) -> None:
+async def test_a_run_that_a_user_schedules_is_left_alone(world: World) -> None:
     await world.started(single(42, slots=2))
     trial = await world.row("SELECT id, task_id FROM trials")
     run_id = str(uuid.uuid4())
@@ -151,7 +151,7 @@ async def test_numbers_are_told_when_they_matter_and_more_and_more_seldom(world:
     assert await told() == 3
 
 
-def test_of_what_is_behind_many_the_number_is_told_when_it_has_halved() -> None:
+def test_far_behind_the_number_is_told_when_it_has_halved() -> None:
     request = Request("r", "default", 1, group=1)
     waiting = Waiting(request, Behind(1, request, 0, 8))
     steps = [substance(waiting, ahead) for ahead in range(10_000)]

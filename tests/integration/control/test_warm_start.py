@@ -60,7 +60,7 @@ async def test_a_copy_starts_from_the_latest_checkpoint_of_its_source(world: Wor
     assert leg.spec["hparams"] == made.hparams
 
 
-async def test_what_the_source_saves_later_does_not_matter(world: World) -> None:
+async def test_later_changes_of_the_source_do_not_matter(world: World) -> None:
     driver, (winner, loser) = await population(world)
     latest = await save_checkpoint(winner)
     await save_checkpoint(loser)

@@ -214,7 +214,7 @@ deployments:
 """
 
 
-async def test_what_people_did_in_prefect_stays(
+async def test_changes_by_people_in_prefect_stay(
     client: PrefectClient, flow: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, ENTRY)
@@ -262,7 +262,7 @@ async def test_what_people_did_in_prefect_stays(
     await check(description="new")
 
 
-async def test_what_the_file_says_anew_is_done(
+async def test_changes_of_the_file_are_applied(
     client: PrefectClient, flow: str, tmp_path: Path
 ) -> None:
     name = f"{flow}-plain/one"
@@ -297,7 +297,7 @@ async def test_what_the_file_says_anew_is_done(
     assert slugs == {None, "four"}
 
 
-async def test_what_prefect_deploy_made_is_taken_over(
+async def test_deployments_of_prefect_deploy_are_taken_over(
     client: PrefectClient, prefect_url: str, flow: str, tmp_path: Path
 ) -> None:
     """Nobody noted what was registered: schedules are told apart by what they say."""

@@ -12,7 +12,7 @@ from tests.integration.mlflow.conftest import Cluster
 from tests.integration.mlflow.tour import Page, Tour
 
 
-def test_every_page_shows_what_it_is_for(
+def test_every_page_shows_its_contents(
     tracking: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     from sklearn.linear_model import LogisticRegression

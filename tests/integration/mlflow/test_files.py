@@ -92,7 +92,7 @@ def test_an_empty_file_goes_up_and_down(cluster: Cluster, run: str) -> None:
         assert api.get(address).content == b""
 
 
-def test_what_is_refused_leaves_nothing(
+def test_a_refusal_leaves_nothing(
     cluster: Cluster, run: str, nothing_is_on_the_way: Callable[[], None]
 ) -> None:
     with cluster.api(cluster.log_in("admin")) as admin:
@@ -106,7 +106,7 @@ def test_what_is_refused_leaves_nothing(
     nothing_is_on_the_way()
 
 
-def test_who_goes_away_in_the_middle_replaces_nothing(
+def test_an_interrupted_upload_replaces_nothing(
     cluster: Cluster,
     run: str,
     caplog: pytest.LogCaptureFixture,

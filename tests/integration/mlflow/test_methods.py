@@ -70,7 +70,7 @@ def test_no_method_is_left_that_is_not_implemented(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tracking", "registry", "artifacts"])
-def test_what_is_overridden_takes_what_mlflow_gives(kind: str) -> None:
+def test_overrides_accept_mlflows_arguments(kind: str) -> None:
     base, ours = stores()[kind]
     wrong = {}
     for name, parameters in methods(base).items():

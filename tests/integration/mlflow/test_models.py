@@ -167,7 +167,7 @@ def test_a_checkpoint_of_a_trial_class_is_a_model(tracking: Cluster, tmp_path: P
         client.log_text(str(trial["id"]), "x", f"checkpoints/{checkpoint}/MLmodel")
 
 
-def test_a_model_that_no_run_logs_has_a_run_of_its_own(tracking: Cluster) -> None:
+def test_a_model_without_a_run_gets_one(tracking: Cluster) -> None:
     from sklearn.linear_model import LogisticRegression
 
     experiment = mlflow.set_experiment("without a run").experiment_id

@@ -47,7 +47,7 @@ def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
         assert browser.post(search, json=body, headers=own).status_code == 200
 
 
-def test_pages_have_a_host_name_of_their_own(cluster: Cluster) -> None:
+def test_pages_have_separate_host_names(cluster: Cluster) -> None:
     """Browsers are led there; programs with a token stay."""
     port = httpx.URL(cluster.url).port
     with httpx.Client(base_url=cluster.url, timeout=180) as visitor:
@@ -92,7 +92,7 @@ def test_pages_have_a_host_name_of_their_own(cluster: Cluster) -> None:
         ("GET", "ajax-api/3.0/mlflow/%61ssistant/sessions/1/stream"),
     ],
 )
-def test_what_runs_commands_or_reaches_other_hosts_is_closed(
+def test_routes_that_run_commands_or_reach_other_hosts_are_closed(
     cluster: Cluster, method: str, path: str
 ) -> None:
     with cluster.api() as api:
@@ -148,7 +148,7 @@ def test_the_server_is_started_again_when_it_was_killed(cluster: Cluster) -> Non
         assert cluster.server_pid() not in (0, pid)
 
 
-def test_its_role_reads_what_it_shows_and_changes_nothing(cluster: Cluster) -> None:
+def test_its_role_only_reads_its_tables(cluster: Cluster) -> None:
     """With its session's own limits taken off, as somebody would who has the role's password."""
     with psycopg.connect(cluster.reader_url, autocommit=True) as connection:
         connection.execute("SET default_transaction_read_only = off")

@@ -221,7 +221,7 @@ def test_histories(store: TrackingStore) -> None:
     assert [point.step for point in ends] == places
 
 
-def test_what_the_profiler_reports_are_system_metrics(store: TrackingStore) -> None:
+def test_the_profilers_reports_are_system_metrics(store: TrackingStore) -> None:
     known = store.get_run("6").data.metrics
     assert known["system/disk/host-1/disk_iops"] == 50
     assert known["system/disk/host-1///disk_util"] == 40

@@ -215,7 +215,7 @@ def test_wrong_parameters_are_named_in_mlflows_words(cluster: Cluster) -> None:
         assert (tag.status_code, "No tag with name: absent" in tag.text) == (404, True), tag.text
 
 
-def test_what_is_no_id_and_what_is_not_found(cluster: Cluster) -> None:
+def test_invalid_and_missing_ids(cluster: Cluster) -> None:
     """In the words that MLflow's clients look for."""
     with cluster.api() as api:
         for path, given, status, words in (

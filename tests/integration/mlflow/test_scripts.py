@@ -62,7 +62,7 @@ def test_a_parameter_does_not_change(tracking: Cluster) -> None:
             mlflow.log_param("lr", 0.2)
 
 
-def test_what_was_before_the_training_is_a_step_below_0(tracking: Cluster) -> None:
+def test_reports_before_the_training_have_a_step_below_0(tracking: Cluster) -> None:
     mlflow.set_experiment("steps")
     with mlflow.start_run() as run:
         for step in (5, -1, 0, -(2**63) + 1, 2**63 - 1):

@@ -186,7 +186,7 @@ async def test_raw_is_cut_at_the_range(world: World, user: httpx.AsyncClient) ->
     assert row["workspace_name"] == "Uncategorized"
 
 
-async def test_what_still_runs_counts_until_now(world: World, user: httpx.AsyncClient) -> None:
+async def test_running_allocations_count_until_now(world: World, user: httpx.AsyncClient) -> None:
     experiment = await world.experiment()
     key = await used(world, experiment, "03-01 00:00", None)
     now = datetime.datetime.now(datetime.UTC)
@@ -205,9 +205,7 @@ async def test_what_still_runs_counts_until_now(world: World, user: httpx.AsyncC
     assert await entries(user, "raw", **ended) == []
 
 
-async def test_a_deleted_experiment_has_used_what_it_used(
-    world: World, user: httpx.AsyncClient
-) -> None:
+async def test_a_deleted_experiment_keeps_its_usage(world: World, user: httpx.AsyncClient) -> None:
     ann, _ = await fill(world)
     march = {"startDate": "2021-03", "endDate": "2021-04", "period": MONTHLY}
     year = {"timestampAfter": "2021-01-01", "timestampBefore": "2021-12-31"}
@@ -315,6 +313,6 @@ async def test_ranges_are_checked(
         assert words in message or snake in message
 
 
-async def test_nobody_without_a_login(anonymous: httpx.AsyncClient) -> None:
+async def test_no_access_without_a_login(anonymous: httpx.AsyncClient) -> None:
     for path in ("raw", "aggregated", "allocations-csv"):
         assert (await anonymous.get(f"/resources/allocation/{path}")).status_code == 401

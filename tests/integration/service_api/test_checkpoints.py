@@ -34,7 +34,7 @@ async def store(leg: Leg, steps: int, name: str | None = None, **more: Any) -> s
     return checkpoint
 
 
-async def test_a_checkpoint_and_what_was_reported_with_it(world: World) -> None:
+async def test_a_checkpoint_has_the_metrics_reported_with_it(world: World) -> None:
     leg = await world.leg()
     await leg.store(report(10, loss=0.7), report(10, "validation", loss=0.5, accuracy=0.9))
     name = await store(leg, 10)

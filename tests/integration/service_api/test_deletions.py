@@ -166,7 +166,7 @@ async def _second(collector: Collector) -> int | None:
     return int(rows[1].id) if len(rows) > 1 else None
 
 
-async def test_what_is_under_way_is_among_the_tasks_that_run(
+async def test_work_under_way_is_among_the_running_tasks(
     world: World, collector: Collector, user: httpx.AsyncClient
 ) -> None:
     leg = await world.leg(config=CONFIG)
@@ -187,7 +187,7 @@ async def test_what_is_under_way_is_among_the_tasks_that_run(
 SUMMARIES = "allocationIdToSummary"
 
 
-async def test_what_the_policy_does_not_keep(world: World, collector: Collector) -> None:
+async def test_checkpoints_outside_the_policy(world: World, collector: Collector) -> None:
     leg = await world.leg(config=CONFIG)
     bad, best, nan, worse, latest = await validated(leg, 0.9, 0.1, "NaN", 0.5, None)
     await ended(world, leg)
@@ -213,7 +213,9 @@ async def test_what_the_policy_does_not_keep(world: World, collector: Collector)
     assert (row.id, row.state, row.flow_run_id) == (again, "DONE", None)
 
 
-async def test_what_trials_start_from_is_kept(world: World, collector: Collector) -> None:
+async def test_checkpoints_that_trials_start_from_are_kept(
+    world: World, collector: Collector
+) -> None:
     leg = await world.leg(config=CONFIG)
     used, named, free, _, _ = await validated(leg, 0.9, 0.8, 0.7, 0.1, None)
     await ended(world, leg)
@@ -226,7 +228,7 @@ async def test_what_trials_start_from_is_kept(world: World, collector: Collector
     assert await collector.chosen(deletion_id) == {free}
 
 
-async def test_what_only_the_script_can_find_is_left_to_it(
+async def test_searches_for_the_script_alone_are_left_to_it(
     world: World, collector: Collector, user: httpx.AsyncClient
 ) -> None:
     leg = await world.leg(config=CONFIG)
@@ -420,7 +422,7 @@ async def kill_task(world: World, task_id: str) -> str:
     return str(refused.value)
 
 
-async def test_who_owns_a_collection_of_garbage(world: World, user: httpx.AsyncClient) -> None:
+async def test_the_owner_of_a_garbage_collection(world: World, user: httpx.AsyncClient) -> None:
     leg = await world.leg(config=CONFIG)
     await ended(world, leg)
     await collect(world, leg)
@@ -543,7 +545,7 @@ async def test_a_deletion_that_fails_may_be_tried_again(
     assert (await user.post(f"{path}/kill")).status_code == 200
 
 
-async def test_a_new_policy_and_what_it_would_delete(
+async def test_a_new_policy_lists_its_deletions(
     world: World, collector: Collector, user: httpx.AsyncClient
 ) -> None:
     leg = await world.leg(config=CONFIG)

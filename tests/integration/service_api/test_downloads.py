@@ -195,7 +195,7 @@ async def statuses(client: httpx.AsyncClient, name: str) -> dict[int, str]:
     return {answer.status_code: answer.json()["message"] for answer in answers}
 
 
-async def test_what_is_not_there_is_said(
+async def test_missing_things_are_reported(
     world: World, user: httpx.AsyncClient, anonymous: httpx.AsyncClient, section: dict[str, Any]
 ) -> None:
     leg = await leg_in(world, section)
@@ -239,7 +239,7 @@ async def test_being_deleted(
     assert (status, "being deleted" in said) == (409, True)
 
 
-async def test_files_that_somebody_removed(
+async def test_removed_files(
     world: World, user: httpx.AsyncClient, section: dict[str, Any]
 ) -> None:
     name = await report(await leg_in(world, section), section)
@@ -376,7 +376,7 @@ def test_programs_stay_executable(
             assert found == programs
 
 
-async def test_what_is_executable_is_a_file_of_the_checkpoint(world: World) -> None:
+async def test_executable_files_belong_to_the_checkpoint(world: World) -> None:
     leg = await world.leg()
     body = {"uuid": str(uuid.uuid4()), "resources": {"a": 1, "b/": 0}}
     for given in (["../a"], ["b/"], ["a", 7], {"a": True}):

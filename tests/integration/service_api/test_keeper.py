@@ -80,7 +80,7 @@ class SlowRuns(FakeRuns):
         await super().set_state(run_id, type, name, message)
 
 
-async def test_what_a_leader_read_before_its_owner_went_on_is_not_written(
+async def test_a_leader_does_not_write_outdated_rows(
     world: World, user: httpx.AsyncClient, service_app: FastAPI
 ) -> None:
     """A leader that is slow settles the run of an experiment that was continued meanwhile: it is kept on."""
@@ -105,7 +105,7 @@ async def test_what_a_leader_read_before_its_owner_went_on_is_not_written(
     assert (row.settled, row.wake, row.interruptions) == (False, False, 0)
 
 
-async def test_an_experiment_whose_run_somebody_deleted_fails(
+async def test_an_experiment_whose_run_was_deleted_fails(
     world: World, user: httpx.AsyncClient, service_app: FastAPI
 ) -> None:
     number = await submit(user)
@@ -137,7 +137,7 @@ async def test_a_run_that_replaces_another_is_kept_and_the_other_is_remembered(
     assert shown["flowRunId"] == str(copy)
 
 
-async def test_what_prefect_refuses_of_one_run_stops_no_other(
+async def test_a_refusal_for_one_run_stops_no_other(
     world: World, user: httpx.AsyncClient, service_app: FastAPI
 ) -> None:
     class Refusing(FakeRuns):

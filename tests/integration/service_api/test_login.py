@@ -120,7 +120,7 @@ async def test_agent_token_acts_as_determined_with_admin(agent: httpx.AsyncClien
     assert created.status_code == 200
 
 
-async def test_users_are_no_agents(user: httpx.AsyncClient) -> None:
+async def test_users_are_not_agents(user: httpx.AsyncClient) -> None:
     answer = await user.post("/internal/v1/logs", json={})
     assert answer.status_code == 401
 
@@ -319,7 +319,7 @@ async def test_guessing_is_slowed_down(ada: Account, anonymous: httpx.AsyncClien
     assert [answer.status_code for answer in found] == [401] * PAIR.burst + [429]
 
 
-async def test_blank_passwords_only_where_nobody_else_comes(
+async def test_blank_passwords_need_an_unreachable_service(
     ada: Account, agent: httpx.AsyncClient, service_app: FastAPI
 ) -> None:
     new = {"user": {"username": "bob"}}

@@ -78,7 +78,7 @@ async def names(user: httpx.AsyncClient, **params: Any) -> list[str]:
     return [one["name"] for one in ok(await user.get(API, params=params))["models"]]
 
 
-async def test_a_model_and_what_changes_of_it(world: World, user: httpx.AsyncClient) -> None:
+async def test_a_model_and_its_changes(world: World, user: httpx.AsyncClient) -> None:
     made = await create(
         user, " Digits ", description="numbers", metadata={"a": {"b": 1}}, labels=["x", "x", "y"]
     )
@@ -349,7 +349,7 @@ async def waits_for_a_lock(world: World) -> None:
     await until_async("a transaction that waits", waiting)
 
 
-async def test_deleting_waits_for_who_registers_and_the_other_way_round(
+async def test_deleting_and_registering_wait_for_each_other(
     world: World, user: httpx.AsyncClient
 ) -> None:
     leg = await world.leg()
@@ -468,7 +468,7 @@ async def test_two_promote_at_once(world: World, user: httpx.AsyncClient) -> Non
     assert [row.moved_at for row in rows] == sorted(row.moved_at for row in rows)
 
 
-async def test_what_trials_report_that_use_a_version(world: World, user: httpx.AsyncClient) -> None:
+async def test_reports_of_trials_that_use_a_version(world: World, user: httpx.AsyncClient) -> None:
     leg = await world.leg()
     checkpoint = await store(leg, 1)
     model = await create(user)

@@ -139,7 +139,7 @@ def pipes(world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> Pi
     return Pipelines(world, user, agent)
 
 
-async def test_later_steps_take_what_earlier_ones_have_found(pipes: Pipelines) -> None:
+async def test_later_steps_use_the_results_of_earlier_ones(pipes: Pipelines) -> None:
     one = await pipes.submit(
         step("search"),
         step(
@@ -200,7 +200,7 @@ async def test_later_steps_take_what_earlier_ones_have_found(pipes: Pipelines) -
     assert len(await pipes.world.rows(sa.select(model_definitions.c.hash))) == 1
 
 
-async def test_what_failed_is_tried_again_and_nothing_else(pipes: Pipelines) -> None:
+async def test_only_failed_items_are_tried_again(pipes: Pipelines) -> None:
     one = await pipes.submit(
         step("first"), step("then", needs=["first"]), step("other"), step("after", needs=["other"])
     )
@@ -237,7 +237,7 @@ async def test_what_failed_is_tried_again_and_nothing_else(pipes: Pipelines) -> 
     assert (earlier["id"], earlier["state"], earlier["attempt"]) == (first, "FAILED", 1)
 
 
-async def test_who_cancels_ends_every_experiment_but_those_of_others(
+async def test_a_cancel_ends_only_ones_own_experiments(
     pipes: Pipelines, service_app: FastAPI
 ) -> None:
     shared = step("shared", cached=True)
@@ -331,7 +331,7 @@ async def test_a_submission_with_a_key_is_one_pipeline(pipes: Pipelines) -> None
     assert len(set(await asyncio.gather(*asked))) == 1
 
 
-async def test_items_that_may_be_secrets_are_shown_to_nobody_else(
+async def test_items_that_may_be_secrets_are_hidden_from_others(
     pipes: Pipelines, agent: httpx.AsyncClient, service_app: FastAPI
 ) -> None:
     words = {"environment.environment_variables": ["TOKEN=${item}"]}

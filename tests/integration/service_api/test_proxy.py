@@ -417,7 +417,7 @@ async def test_a_ticket_opens_one_task_in_a_browser_once(proxied: Proxied) -> No
         await until_async("the visit over", is_refused)
 
 
-async def test_a_task_that_is_not_there_says_what_it_waits_for(proxied: Proxied) -> None:
+async def test_a_waiting_task_tells_its_reason(proxied: Proxied) -> None:
     async with httpx.AsyncClient(headers=proxied.headers) as client:
 
         async def look(task_id: str, **headers: str) -> httpx.Response:
@@ -458,7 +458,7 @@ async def _has(says: Callable[[], Awaitable[str]], wanted: str) -> bool:
     return wanted in await says()
 
 
-async def test_what_is_not_plainly_one_request_never_reaches_a_task(proxied: Proxied) -> None:
+async def test_an_ambiguous_request_never_reaches_a_task(proxied: Proxied) -> None:
     seen: list[bytes] = []
     async with serving(echo(seen)) as port:
         leg = await proxied.task(port, unauthenticated=True)

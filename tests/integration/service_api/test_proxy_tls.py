@@ -42,7 +42,7 @@ async def terminated(proxied: Proxied, certificate: Path) -> AsyncIterator[int]:
         server.close()
 
 
-async def test_the_clients_tunnel_heeds_the_certificate(proxied: Proxied, tmp_path: Path) -> None:
+async def test_the_clients_tunnel_checks_the_certificate(proxied: Proxied, tmp_path: Path) -> None:
     async def upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
             writer.write(data.upper())

@@ -239,7 +239,7 @@ async def stored(world: World) -> int:
     return int(found or 0)
 
 
-async def test_model_definitions_count_for_who_stored_them(
+async def test_model_definitions_count_for_their_submitter(
     user: httpx.AsyncClient, ada: httpx.AsyncClient, world: World, allow: Allow
 ) -> None:
     first = new_id(await submit(user, content=b"first"))
@@ -283,7 +283,7 @@ async def launch_with(client: httpx.AsyncClient, content: bytes) -> httpx.Respon
     return await client.post("/api/v1/commands", json={"config": config, "files": files})
 
 
-async def test_one_login_too_many_ends_the_session_that_nobody_uses(
+async def test_one_login_too_many_ends_the_least_used_session(
     service_app: FastAPI,
     ada: httpx.AsyncClient,
     user: httpx.AsyncClient,

@@ -112,7 +112,7 @@ async def test_patching_an_experiment(world: World, user: httpx.AsyncClient) -> 
         ("TERMINATED", "ACTIVE"),  # The trial waits for its search.
     ],
 )
-async def test_what_an_active_state_shows(world: World, state: str, shown: str) -> None:
+async def test_the_display_of_an_active_state(world: World, state: str, shown: str) -> None:
     leg = await world.leg()
     async with world.db.tx() as conn:
         await conn.execute(sa.update(allocations).values(state=state))
@@ -415,7 +415,7 @@ async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> No
         ("POST", "/api/v1/groups/search", "users and administrators"),
     ],
 )
-async def test_what_determined_has_and_we_have_not_says_what_to_use(
+async def test_absent_features_name_an_alternative(
     user: httpx.AsyncClient, method: str, path: str, instead: str
 ) -> None:
     answer = await user.request(method, path)

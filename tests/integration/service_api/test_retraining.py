@@ -261,7 +261,7 @@ async def test_unchanged_data_is_skipped_unless_forced(again: Retraining) -> Non
         assert (await again.advance(run_id))["state"] == "PROMOTED", challenger
 
 
-async def test_what_was_missed_is_caught_up_once(again: Retraining, service_app: FastAPI) -> None:
+async def test_missed_times_are_made_up_for_once(again: Retraining, service_app: FastAPI) -> None:
     await again.put(schedule={"interval_s": 60})
     async with again.world.db.tx() as conn:
         long_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)

@@ -173,7 +173,7 @@ async def test_the_clusters_default_storage_is_known_to_all(world: World, people
 
 
 @pytest.mark.parametrize("text", ["{a: [}", "- 1", "&a [*a]", "!!python/object:os.system {}", "7"])
-async def test_texts_that_are_no_configuration_are_not_shown(
+async def test_texts_that_are_not_a_configuration_are_not_shown(
     world: World, people: People, text: str
 ) -> None:
     leg = await world.leg(config=CONFIG, original_config=text)

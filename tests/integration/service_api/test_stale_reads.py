@@ -97,7 +97,7 @@ async def test_a_door_does_not_outlive_its_allocation(world: World, opened_first
         assert not await world.rows(sa.select(table)), f"{doors.port_name(0)} is left"
 
 
-async def test_nobody_asks_for_a_door_of_what_is_ending(world: World) -> None:
+async def test_no_door_is_requested_of_an_ending_task(world: World) -> None:
     leg = await world.leg()
     async with world.db.tx() as conn:
         alive = {"session": uuid.uuid4(), "last_heartbeat": sa.func.now()}
@@ -150,7 +150,7 @@ async def test_a_checkpoint_that_stays_is_not_the_latest_after_a_newer_one(
     assert trial.latest_checkpoint == newer
 
 
-async def test_a_repeated_report_does_not_bring_back_what_is_being_deleted(
+async def test_a_repeated_report_does_not_bring_back_deleted_files(
     world: World, user: httpx.AsyncClient
 ) -> None:
     leg = await world.leg()

@@ -138,9 +138,7 @@ async def test_filters(world: World, agent: httpx.AsyncClient) -> None:
         assert "".join(await texts(agent, leg, **params)) == found, params
 
 
-async def test_text_is_found_whatever_its_characters(
-    world: World, agent: httpx.AsyncClient
-) -> None:
+async def test_text_with_any_characters_is_found(world: World, agent: httpx.AsyncClient) -> None:
     leg = await world.leg()
     sent = ["größe 100%\n", "back\\slash\n", "a\0b\n"]
     await send(agent, leg, *map(line, sent))

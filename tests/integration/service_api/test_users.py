@@ -15,7 +15,7 @@ async def my_id(client: httpx.AsyncClient) -> int:
     return int((await client.get("/api/v1/me")).json()["user"]["id"])
 
 
-async def test_nobody_passes_for_somebody_else(
+async def test_no_name_can_pass_for_another(
     user: httpx.AsyncClient, agent: httpx.AsyncClient
 ) -> None:
     made = {"user": {"username": "ada", "displayName": "Ada King"}, "password": "correct horse"}
@@ -68,7 +68,7 @@ async def test_the_account_on_agents_is_kept(
     assert made.json()["user"]["agentUserGroup"] == LINKED
 
 
-async def test_who_was_deactivated_is_told_so(
+async def test_a_deactivated_user_is_told_so(
     anonymous: httpx.AsyncClient, agent: httpx.AsyncClient
 ) -> None:
     new = {"user": {"username": "ada"}, "password": "correct horse"}
@@ -83,7 +83,7 @@ async def test_who_was_deactivated_is_told_so(
     assert "not active" not in answer.json()["message"]
 
 
-async def test_what_a_deactivated_user_leaves(
+async def test_the_objects_of_a_deactivated_user(
     user: httpx.AsyncClient, agent: httpx.AsyncClient
 ) -> None:
     """Shells and notebooks end; the rest goes on and is said, and begins nothing."""
@@ -129,7 +129,7 @@ MISSING = (
 
 
 @pytest.mark.parametrize("path", MISSING)
-async def test_what_does_not_exist_is_not_found(user: httpx.AsyncClient, path: str) -> None:
+async def test_missing_objects_are_not_found(user: httpx.AsyncClient, path: str) -> None:
     answer = await user.get(path)
     assert answer.status_code == 404
     assert "not found" in answer.json()["message"]

@@ -493,7 +493,7 @@ async def test_a_training_process_reports_for_itself_alone(world: World, people:
         assert answer.status_code not in PASSED_OVER, f"{address}: {answer.text}"
 
 
-async def test_a_training_process_has_none_of_its_owners_other_rights(
+async def test_a_training_process_lacks_its_owners_other_rights(
     world: World, people: People
 ) -> None:
     """Every route, with the token of a trial: for its own experiment, for another one of its owner's, and
@@ -592,7 +592,7 @@ async def test_an_experiment_remembers_the_task_that_submitted_it(
         assert (await client.patch(f"{API}/experiments/{one}", json=change)).status_code == 403
 
 
-async def test_what_does_not_exist_stays_404(world: World, people: People) -> None:
+async def test_missing_objects_stay_404(world: World, people: People) -> None:
     mine = await mine_in(world)
     nothing = {
         "experiment_id": 999999,
@@ -670,7 +670,9 @@ async def test_users_without_the_right_to_it_change_no_rights(world: World, peop
     assert (process.status_code, "training process" in process.text) == (403, True)
 
 
-async def test_a_checkpoint_of_nobody_is_for_administrators(world: World, people: People) -> None:
+async def test_a_checkpoint_without_owner_is_for_administrators(
+    world: World, people: People
+) -> None:
     body = {"uuid": str(uuid.uuid4())}
     assert (await people.owner.post(f"{API}/checkpoints", json=body)).status_code == 403
     assert (await people.admin.post(f"{API}/checkpoints", json=body)).status_code == 200

@@ -41,7 +41,7 @@ class PackedContract(ObjectContract):
     def packed(self, manager: ObjectStorageManager) -> None:
         manager._pack_small_files = True
 
-    def test_present_is_what_is_there_now(
+    def test_present_lists_stored_files_only(
         self, manager: StorageManager, stored: str, tamper: Tamper
     ) -> None:
         """A file goes with its pack; what lies in one is not looked at."""

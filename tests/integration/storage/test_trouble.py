@@ -338,7 +338,7 @@ def test_parts_of_a_large_file_are_swept(s3_server: Server, s3_blobs: BlobClient
     assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
 
 
-def test_a_bucket_that_is_not_there(s3_server: Server) -> None:
+def test_a_missing_bucket(s3_server: Server) -> None:
     section = s3_section(s3_server) | {"bucket": "nowhere"}
     where = rf"cannot write s3://nowhere at {s3_server.url}/.*: NoSuchBucket"
     manager = storage.build(section)

@@ -49,7 +49,7 @@ SLEEP = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
 
 
 @either_launcher
-async def test_runs_what_the_service_hands_out(config: AgentConfig, control: FakeControl) -> None:
+async def test_runs_the_services_operations(config: AgentConfig, control: FakeControl) -> None:
     async with running(config):
         await control.until(lambda: control.registrations)
         for number in range(4):

@@ -42,7 +42,7 @@ async def call(server: ForkServer, names: list[str], folder: Path, code: str) ->
     return target.read_text()
 
 
-async def test_children_know_what_their_zygote_imported(modules: Path) -> None:
+async def test_children_have_their_zygotes_imports(modules: Path) -> None:
     (modules / "costly.py").write_text("import os\npid = os.getpid()\nseen = os.environ.get('A')")
     async with ForkServer() as server:
         server.want(ZygotePlan("warm", "root", ["costly"], env={"A": "5"}))
@@ -123,7 +123,7 @@ def test_cuda_initialised_by_an_import_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert caught.value.args == ("json", "it initialises CUDA")
 
 
-async def test_second_trial_of_an_experiment_starts_with_what_the_first_imported(
+async def test_second_trial_of_an_experiment_starts_with_the_firsts_imports(
     config: AgentConfig, control: FakeControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "FEWEST_MODULES", 1)
@@ -184,7 +184,7 @@ async def test_a_zygote_is_dropped_after_its_last_leg(
         await until_async("its end", lambda: not server.is_ready(f"{key}-learnt"))
 
 
-async def test_what_the_source_names_is_imported_before_the_first_leg(
+async def test_modules_in_the_source_are_imported_before_the_first_leg(
     config: AgentConfig, control: FakeControl, modules: Path
 ) -> None:
     # One import per file, so that only those that are followed count.
@@ -298,7 +298,7 @@ async def test_imports_that_compute_for_ever_end_and_are_not_tried_again(
         assert zygote not in server._wanted
 
 
-async def test_what_is_learnt_does_not_wait_for_a_zygote_that_was_given_up(
+async def test_learning_does_not_wait_for_an_abandoned_zygote(
     tmp_path: Path, modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learning, "FEWEST_MODULES", 1)

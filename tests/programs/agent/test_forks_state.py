@@ -124,9 +124,7 @@ def _program(env: dict[str, str], folder: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_a_fork_begins_as_a_program_does_whatever_was_imported(
-    modules: Path, tmp_path: Path
-) -> None:
+async def test_a_fork_begins_like_a_program_after_any_import(modules: Path, tmp_path: Path) -> None:
     # The first ones are the harness's own, which all zygotes have.
     imports = " ".join(["determined.core", "determined.common.api.session", *PACKAGES])
     env = {**os.environ, "IMPORTS": imports, "PYTHONUNBUFFERED": "1"}

@@ -16,7 +16,7 @@ def made(tmp_path: Path, name: str) -> Path:
     return folder
 
 
-def test_the_next_agent_removes_what_was_left(tmp_path: Path) -> None:
+def test_the_next_agent_removes_leftovers(tmp_path: Path) -> None:
     first, second, third = (made(tmp_path, name) for name in ("one", "two", "three"))
     take_over(tmp_path, first)
     take_over(tmp_path, first)

@@ -57,7 +57,7 @@ def test_an_agent_of_the_local_cluster_has_its_addresses_and_secrets(
     assert made.work_dir == tmp_path / "agents" / "n"
 
 
-def test_an_agent_of_another_service_needs_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_needs_the_token_of_its_service(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartError, match="no cluster"):
         configure(Wishes())
     with pytest.raises(StartError, match="set DET_AGENT_TOKEN to the service's agent_token"):

@@ -236,7 +236,7 @@ async def test_a_worker_started_by_hand_runs_the_command_itself() -> None:
     assert result.identifier.rpartition(":")[2].isdigit()
 
 
-async def test_process_that_does_not_heed_sigterm_is_killed(config: AgentConfig) -> None:
+async def test_process_that_ignores_sigterm_is_killed(config: AgentConfig) -> None:
     code = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     )
@@ -263,7 +263,7 @@ class NoLauncher:
     """Nothing is started."""
 
 
-def test_a_run_gets_a_token_for_what_it_serves_and_never_the_agents(tmp_path: Path) -> None:
+def test_a_run_gets_its_own_token_and_never_the_agents(tmp_path: Path) -> None:
     given = {"agent_id": "a", "slots": 1, "agent_token": "secret", "work_dir": tmp_path}
     given["master_url"] = "http://127.0.0.1:9"
     side = PrefectSide(AgentConfig.model_validate(given), cast("Any", NoLauncher()))

@@ -57,7 +57,7 @@ time.sleep(300)
 """
 
 
-def test_when_one_fails_the_others_end(tmp_path: Path) -> None:
+def test_a_failure_ends_the_others(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FAILS)
     done = subprocess.run(
         [*LAUNCH, "--nproc_per_node=2", "--", "train.py"],
@@ -302,7 +302,7 @@ def test_the_code_of_the_first_that_fails_counts(tmp_path: Path) -> None:
     assert "rank 1 ended with exit code 7, ending the others" in done.stderr
 
 
-def test_one_that_does_not_heed_the_end_is_killed(tmp_path: Path) -> None:
+def test_one_that_ignores_its_end_is_killed(tmp_path: Path) -> None:
     code = "trap '' TERM; if [ \"$RANK\" = 1 ]; then kill -9 $$; fi; while :; do sleep 0.1; done"
     done = launch(tmp_path, "sh", "-c", code)
     assert done.returncode == -signal.SIGKILL
@@ -412,7 +412,7 @@ def test_torchrun_for_its_own_options(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == ["[rank=0] 1 2", "[rank=1] 1 2"], done.stderr
 
 
-def test_gangs_side_by_side_have_ports_of_their_own(tmp_path: Path) -> None:
+def test_gangs_side_by_side_have_different_ports(tmp_path: Path) -> None:
     script = WORKER.replace("total.item()", "os.environ['MASTER_PORT'], total.item()")
     (tmp_path / "train.py").write_text(f"import os\n{script}")
     command = [*LAUNCH, "--nproc_per_node=2", "--", "train.py"]

@@ -148,7 +148,7 @@ def test_tensorflow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["deepspeed", "horovod"])
-def test_what_is_missing_is_said(tmp_path: Path, launcher: str) -> None:
+def test_missing_parts_are_named(tmp_path: Path, launcher: str) -> None:
     env = environment(tmp_path, ["127.0.0.1"])
     without = {**env, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     several = environment(tmp_path / "several", ["10.0.0.1", "10.0.0.2"])

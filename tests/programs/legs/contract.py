@@ -217,7 +217,7 @@ class CarrierContract:
         assert (await legs.run({"train.py": COUNT}))["exit_code"] == 0
         assert legs.service.text("stdout") == before + COUNTED
 
-    async def test_its_ports_are_reached_once_somebody_listens(self, legs: LaunchedLegs) -> None:
+    async def test_its_ports_are_reached_once_a_server_listens(self, legs: LaunchedLegs) -> None:
         held = await legs.start(
             {"page": "hello"},
             entrypoint="python3 -m http.server $MY_PORT --bind $DET_LISTEN_HOST",
@@ -234,7 +234,7 @@ class CarrierContract:
         await held.signal(KILL_SIGNAL)
         await legs.end(held)
 
-    async def test_who_enters_has_the_environment_of_the_task(self, legs: LaunchedLegs) -> None:
+    async def test_entering_gives_the_tasks_environment(self, legs: LaunchedLegs) -> None:
         held = await legs.start({}, entrypoint=STAYS, environment_variables=["MINE=yes"])
         await legs.said("here")
         order = paths.DOOR_ORDER.format(allocation_id="7.abc.1", node=0)

@@ -64,7 +64,7 @@ def order(**fields: Any) -> LegSpec:
     return LegSpec.from_json(spec(**fields))
 
 
-def test_a_later_trial_finds_what_an_earlier_one_compiled(
+def test_a_later_trial_finds_compiled_code(
     legs: LegRunner, service: FakeService, fork: bool
 ) -> None:
     run(legs, SEEN, fork=fork)
@@ -79,14 +79,16 @@ def test_a_later_trial_finds_what_an_earlier_one_compiled(
 @pytest.mark.parametrize(
     "other", [{"owner": "ann"}, {"model_def_hash": "d2"}, {"cluster_id": "another"}]
 )
-def test_nobody_else_finds_it(legs: LegRunner, service: FakeService, other: dict[str, str]) -> None:
+def test_other_users_do_not_find_it(
+    legs: LegRunner, service: FakeService, other: dict[str, str]
+) -> None:
     run(legs, SEEN)
     service.model_defs["d2"] = service.model_defs["d1"]
     run(legs, SEEN, allocation_id="8.abc.1", **other)
     assert told(service)[1] == []
 
 
-def test_what_a_user_sets_himself_stays(legs: LegRunner, service: FakeService) -> None:
+def test_a_users_own_settings_stay(legs: LegRunner, service: FakeService) -> None:
     run(legs, SEEN, environment_variables=["TORCHINDUCTOR_CACHE_DIR=/his"])
     variables, _ = told(service)
     assert variables["TORCHINDUCTOR_CACHE_DIR"] == "/his"
@@ -125,7 +127,7 @@ def fill(work_dir: Path, owner: str, size: int, age: float) -> Path:
     return code.parent
 
 
-def test_the_longest_unused_goes_first_and_never_what_is_used(tmp_path: Path) -> None:
+def test_the_longest_unused_goes_first_and_used_ones_stay(tmp_path: Path) -> None:
     oldest = fill(tmp_path, "a", 1 << 20, age=300)
     older = fill(tmp_path, "b", 1 << 20, age=200)
     newest = fill(tmp_path, "c", 1 << 20, age=100)

@@ -59,7 +59,7 @@ def shared(legs: LegRunner, experiment: int = 7) -> Path:
     return found
 
 
-def test_later_trials_find_what_the_first_installed(legs: LegRunner, service: FakeService) -> None:
+def test_later_trials_find_the_firsts_packages(legs: LegRunner, service: FakeService) -> None:
     look = LOOK.replace("PYTHON", str(PYTHON))
     hook = HOOK.format("1.0")
     assert run(legs, {"train.py": "", "startup-hook.sh": hook, **WHEELS})["exit_code"] == 0
@@ -108,13 +108,13 @@ def test_one_pip_at_a_time(legs: LegRunner, service: FakeService) -> None:
     assert service.text("stdout").endswith("tiny 1.0\n")
 
 
-def test_what_the_code_destroyed_is_made_again(legs: LegRunner, service: FakeService) -> None:
+def test_files_destroyed_by_the_code_are_made_again(legs: LegRunner, service: FakeService) -> None:
     run(legs, {"train.py": "import os, shutil; shutil.rmtree(os.environ['VIRTUAL_ENV'])"})
     ended = run(legs, {"train.py": LOOK.partition("import psutil")[0]}, allocation_id="7.abd.1")
     assert ended["exit_code"] == 0, service.logs
 
 
-def test_it_is_removed_when_nobody_uses_it(legs: LegRunner, service: FakeService) -> None:
+def test_it_is_removed_when_unused(legs: LegRunner, service: FakeService) -> None:
     script = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
     leg = legs.start({"train.py": script})
     service.wait(lambda: "begun" in service.text("stdout"))
@@ -128,7 +128,7 @@ def test_it_is_removed_when_nobody_uses_it(legs: LegRunner, service: FakeService
     assert experiment_dir.remove(legs.work_dir, 7, "c"), "again does no harm"
 
 
-def test_what_a_cut_short_removal_and_another_cluster_left(tmp_path: Path) -> None:
+def test_leftovers_of_a_removal_and_of_another_cluster(tmp_path: Path) -> None:
     for number, cluster in ((7, "c"), (8, "c"), (7, "before")):
         with experiment_dir.used(tmp_path, number, cluster) as root:
             experiment_dir.shared_packages(root, None)
@@ -203,6 +203,6 @@ except PermissionError:
             legs.close()
 
 
-def test_who_shares_depends_on_account_and_interpreter() -> None:
+def test_sharing_depends_on_account_and_interpreter() -> None:
     assert packages.name_for(None) == packages.name_for(None)
     assert packages.name_for(None) != packages.name_for(1200) != packages.name_for(1201)

@@ -90,7 +90,7 @@ print(json.dumps({
 """
 
 
-def test_what_the_process_is_and_sees(
+def test_the_account_and_environment_of_the_process(
     open_legs: LegRunner,
     service: FakeService,
     people: list[pwd.struct_passwd],
@@ -128,7 +128,7 @@ def test_what_the_process_is_and_sees(
     assert list(open_legs.work_dir.glob("allocations/*")) == []
 
 
-def test_the_look_finds_what_a_fork_has(legs: LegRunner, service: FakeService) -> None:
+def test_the_look_finds_a_forks_descriptors(legs: LegRunner, service: FakeService) -> None:
     """Without an account of its own a task is the agent's, and its memory has the agents' secret."""
     if os.geteuid() != 0:
         pytest.skip("without root every task is the agent's")

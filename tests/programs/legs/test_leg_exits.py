@@ -242,7 +242,7 @@ def test_stop_from_outside_is_not_the_trainings_fault(
     assert (ended["kind"], ended["reason"]) == ("infrastructure", "stopped together with its agent")
 
 
-def test_shell_says_what_it_did_not_find(legs: LegRunner) -> None:
+def test_shell_names_a_missing_program(legs: LegRunner) -> None:
     ended = legs.run({"train.py": ""}, entrypoint="echo hi && trian --lr 1")
     assert ended["exit_code"] == 127
     assert ended["reason"] == "the shell did not find a command"
@@ -291,7 +291,7 @@ def test_leg_in_a_process_of_a_stock_worker(legs: LegRunner, service: FakeServic
     assert service.text("stdout") == "hello\n"
 
 
-def test_what_a_killed_supervisor_left_can_be_ended(legs: LegRunner, service: FakeService) -> None:
+def test_a_killed_supervisors_processes_can_be_ended(legs: LegRunner, service: FakeService) -> None:
     script = "import os, time\nprint(os.getpid())\ntime.sleep(600)"
     supervisor = legs.start({"train.py": script}, stock=True)
     service.wait(lambda: service.text("stdout"))
@@ -309,7 +309,7 @@ def test_what_a_killed_supervisor_left_can_be_ended(legs: LegRunner, service: Fa
     until("the end of the process", lambda: not record.user.is_alive())
 
 
-def test_what_left_the_session_of_a_killed_leg_is_ended_too(
+def test_processes_outside_a_killed_legs_session_are_ended_too(
     legs: LegRunner, service: FakeService
 ) -> None:
     """As a notebook's kernels: sessions of their own, whose parent died with the supervisor."""

@@ -13,7 +13,7 @@ from tests.programs.legs.conftest import LegRunner
 from tests.programs.legs.fake_service import FakeService
 
 
-def test_what_a_program_sees(legs: LegRunner, service: FakeService, fork: bool) -> None:
+def test_the_view_of_a_program(legs: LegRunner, service: FakeService, fork: bool) -> None:
     script = """
 import gc, json, os, signal, sys, threading
 import helper
@@ -270,7 +270,7 @@ def test_users_module_named_like_an_imported_one_wins(
         ("./run.sh", False),
     ],
 )
-def test_which_entrypoints_are_forked(
+def test_forked_entrypoints(
     legs: LegRunner, service: FakeService, entrypoint: str | list[str], forked: bool
 ) -> None:
     files: dict[str, str | bytes] = {

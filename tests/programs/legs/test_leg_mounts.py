@@ -106,7 +106,7 @@ def test_directories_are_where_the_configuration_says(
     assert not list((legs.work_dir / "allocations").iterdir())
 
 
-def test_what_is_read_only_cannot_be_written(
+def test_read_only_mounts_cannot_be_written(
     legs: LegRunner, service: FakeService, team: Path
 ) -> None:
     config = given(team, "/mnt/data", read_only=True)
@@ -131,7 +131,7 @@ def test_a_file_can_be_mounted(legs: LegRunner, service: FakeService, team: Path
         ("/mnt/data", "'/det-test-nowhere' cannot be mounted on agent agent-1: No such file"),
     ],
 )
-def test_what_cannot_be_mounted_is_said(legs: LegRunner, place: str, words: str) -> None:
+def test_impossible_mounts_get_a_remark(legs: LegRunner, place: str, words: str) -> None:
     host = "/det-test-nowhere" if place == "/mnt/data" else "/mnt"
     ended = legs.run({"train.py": ""}, config=given(Path(host), place))
     assert ended["kind"] == "failed_to_start"

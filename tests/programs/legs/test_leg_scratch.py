@@ -60,7 +60,7 @@ def test_the_record_leads_to_it(legs: LegRunner, service: FakeService) -> None:
     assert scratch() == set()
 
 
-def test_a_second_attempt_removes_what_the_first_left(
+def test_a_second_attempt_removes_the_first_ones_files(
     legs: LegRunner, service: FakeService
 ) -> None:
     root = killed(legs, service)

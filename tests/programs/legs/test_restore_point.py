@@ -166,7 +166,7 @@ def test_a_storage_of_the_scripts_own_is_left_to_it(stored: Stored) -> None:
     assert "is not verified" in line
 
 
-def test_where_the_script_has_put_it(stored: Stored, tmp_path: Path) -> None:
+def test_the_scripts_own_place(stored: Stored, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     stored.root.rename(elsewhere)
     section = {"type": "directory", "container_path": str(elsewhere)}

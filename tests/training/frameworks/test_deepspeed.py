@@ -173,7 +173,7 @@ def test_a_step_that_is_left_out_is_found(digits: Any, tmp_path: Path, steps: in
         ds.Trainer(Forgetful(context), context).fit(max_length=pytorch.Batch(2))
 
 
-def test_what_the_context_refuses(digits: Any, tmp_path: Path) -> None:
+def test_refusals_of_the_context(digits: Any, tmp_path: Path) -> None:
     mpu = ds.ModelParallelUnit(0, 1, True, True)
     with off_cluster(tmp_path) as context:
         for ask in (context.get_num_micro_batches_per_slot, lambda: context.set_mpu(mpu)):

@@ -62,7 +62,7 @@ def test_places_in_a_topology() -> None:
 
 
 @pytest.mark.parametrize("name", ["DeepSpeedTrial", "DeepSpeedTrialContext", "Trainer", "init"])
-def test_what_needs_the_package_says_so(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     words = re.escape(
         f"deepspeed.{name} needs the package deepspeed: {installation.command('deepspeed')}"

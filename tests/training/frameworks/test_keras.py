@@ -201,7 +201,7 @@ def test_a_checkpoint_with_another_id_gives_its_model(trial: OneTrial) -> None:
     assert np.abs(model.get_weights()[0] - ends).max() < np.abs(ends - begins).max() / 2
 
 
-def test_saving_in_a_way_of_ones_own(trial: OneTrial) -> None:
+def test_saving_in_a_custom_way(trial: OneTrial) -> None:
     class Whole(DeterminedCallback):
         def save_model(self, model: Any, path: str, distributed: Any) -> None:
             model.save(f"{path}.keras")
@@ -249,7 +249,7 @@ def test_tensorboard_files_want_a_package(trial: OneTrial, monkeypatch: pytest.M
         TensorBoard(context)
 
 
-def test_names_of_trial_classes_say_what_to_use() -> None:
+def test_names_of_trial_classes_name_an_alternative() -> None:
     import determined.keras
 
     with pytest.raises(ImportError, match=r"TFKerasTrial is not in this .*DeterminedCallback"):

@@ -194,13 +194,13 @@ class BadInterval(Line):
         (BadInterval, r"interval \(epoch or step\)"),
     ],
 )
-def test_what_it_refuses(module: type[Line], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_refusals(module: type[Line], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LineTrial, "module", module())
     with pytest.raises(errors.InvalidModelException, match=message):
         fit(1)
 
 
-def test_what_the_trainer_of_the_module_does_not_know() -> None:
+def test_attributes_that_the_modules_trainer_lacks() -> None:
     with pytest.raises(AttributeError, match=r"self\.trainer\.datamodule is not known"):
         _ = fit(1).lightning_module.trainer.datamodule
 

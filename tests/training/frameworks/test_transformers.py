@@ -170,7 +170,7 @@ def test_data_without_a_length(trial: OneTrial) -> None:
     assert sorted(trial.reports("validation")) == trial.checkpoints() == [STEPS, 2 * STEPS, 10]
 
 
-def test_what_else_a_script_logs(trial: OneTrial) -> None:
+def test_other_logs_of_a_script(trial: OneTrial) -> None:
     class Auxiliary(transformers.TrainerCallback):  # type: ignore[misc,name-defined,unused-ignore]
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             logs = {"aux": state.global_step, "note": "so", "nested": {"a": 1}, "none": None}
@@ -296,7 +296,7 @@ def test_another_trials_checkpoint_gives_its_weights(trial: OneTrial) -> None:
     assert sorted(trial.reports("training")) == [1, 2, 3, 4]
 
 
-def test_filtered_metrics_keep_what_the_searcher_needs(trial: OneTrial) -> None:
+def test_filtered_metrics_keep_the_searchers(trial: OneTrial) -> None:
     with trial.leg() as context:
         train(context, num_train_epochs=1, filter_metrics=["grad"])
     assert set(trial.reports("training")[1]) == {"grad_norm", "batches", "epochs"}
@@ -328,7 +328,7 @@ def test_processes_that_do_not_know_of_each_other(trial: OneTrial, size: int, ad
         train(context)
 
 
-def test_a_searcher_metric_that_is_not_there(trial: OneTrial) -> None:
+def test_a_missing_searcher_metric(trial: OneTrial) -> None:
     with (
         pytest.raises(errors.InvalidModelException, match=r"'accuracy'.*eval_loss"),
         trial.leg({"name": "single", "metric": "accuracy"}) as context,
@@ -336,7 +336,7 @@ def test_a_searcher_metric_that_is_not_there(trial: OneTrial) -> None:
         train(context)
 
 
-def test_a_checkpoint_of_somebody_else(trial: OneTrial) -> None:
+def test_another_users_checkpoint(trial: OneTrial) -> None:
     with trial.leg() as context, context.checkpoint.store_path({"steps_completed": 2}) as (path, _):
         (path / "state.pt").write_bytes(b"no Trainer wrote this")
     with (

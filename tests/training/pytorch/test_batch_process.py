@@ -121,7 +121,7 @@ def test_preempted_at_a_checkpoint(trial: OneTrial, monkeypatch: pytest.MonkeyPa
     assert trial.reports("validation")[4] == {"total": 15}
 
 
-def test_at_most_so_many_batches(trial: OneTrial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_limited(trial: OneTrial, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     process(trial, monkeypatch, recorder(seen), max_batches=2)
     assert seen == ["init", (0, [0, 1]), (1, [2, 3]), "checkpoint", "finish"]
@@ -211,7 +211,7 @@ def test_datasets_that_cannot_be_shared_out() -> None:
         torch_batch_process(recorder([]), Known())
 
 
-def test_what_the_context_knows(trial: OneTrial) -> None:
+def test_the_facts_of_the_context(trial: OneTrial) -> None:
     with trial.leg() as core_context:
         assert get_default_device(core_context).type in ("cpu", "cuda")
         context = TorchBatchProcessorContext(core_context, "x")

@@ -110,7 +110,7 @@ def test_a_script_off_the_cluster_keeps_its_modules_alone_and_they_load(tmp_path
     assert run(str(tmp_path / "load.py"), str(found.parent)) == "MyTrial\n"
 
 
-def test_packages_what_functions_import_and_what_is_imported_by_a_made_up_name(
+def test_packages_imports_in_functions_and_dynamic_imports(
     tmp_path: Path, imported: Callable[[str], type]
 ) -> None:
     tree(
@@ -204,5 +204,5 @@ def test_of_a_directory_that_is_too_large_the_modules_are_kept(
     assert ".detignore" in caplog.text
 
 
-def test_an_installed_class_is_no_code_of_the_training() -> None:
+def test_an_installed_class_is_not_training_code() -> None:
     assert names(pytest.Item) == []

@@ -56,7 +56,7 @@ def test_one_batch_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not list(tmp_path.glob("determined-test-*"))
 
 
-def test_what_cannot_be_tried() -> None:
+def test_untestable_storages() -> None:
     with pytest.raises(TypeError, match="subclass of PyTorchTrial"):
         experimental.test_one_batch(int)  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def create(folder: Path, entrypoint: str, *args: str) -> Result:
         "[python3, -m, determined.launch.horovod, --trial=model_def:Trial]",
     ],
 )
-def test_local_trains_one_batch_of_what_would_be_sent(
+def test_local_trains_one_batch_of_the_submission(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], entrypoint: str
 ) -> None:
     result = create(tmp_path, entrypoint, "--local", "--test")

@@ -114,13 +114,13 @@ def test_further_arguments(old: Path) -> None:
         ({"trial_cls_spec": "__main__:Nobody"}, "found none"),
     ],
 )
-def test_classes_that_are_not_there(old: Path, changes: dict[str, Any], error: str) -> None:
+def test_missing_classes(old: Path, changes: dict[str, Any], error: str) -> None:
     edit(old, **changes)
     with pytest.raises(errors.InvalidCheckpointException, match=error):
         pytorch.load_trial_from_checkpoint_path(old)
 
 
-def test_directories_that_are_no_checkpoints(tmp_path: Path) -> None:
+def test_directories_that_are_not_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidCheckpointException, match="there is no directory"):
         pytorch.load_trial_from_checkpoint_path(tmp_path / "nowhere")
     (tmp_path / "code").mkdir(exist_ok=True)

@@ -195,7 +195,7 @@ class Encoding(UserDict[str, Any]):
         return self
 
 
-def test_what_is_moved_to_the_device(caplog: pytest.LogCaptureFixture) -> None:
+def test_batches_are_moved_to_the_device(caplog: pytest.LogCaptureFixture) -> None:
     device = torch.device("cpu")
     own, names = Encoding(x=torch.ones(1)), np.array(["a", "b"])
     warned: set[type] = set()
@@ -208,7 +208,7 @@ def test_what_is_moved_to_the_device(caplog: pytest.LogCaptureFixture) -> None:
     assert pytorch.to_device(packed, device) is packed
 
 
-def test_a_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_has_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert _device.of_process(3, gpus=0) == torch.device("cpu")

@@ -87,7 +87,7 @@ def test_shutdown_follows_a_failure(world: World) -> None:
     assert calls[-2:] == ["on_trial_shutdown", "on_trial_shutdown"]
 
 
-def test_what_hooks_are_given(world: World) -> None:
+def test_the_arguments_of_hooks(world: World) -> None:
     given: dict[str, Any] = {}
 
     class Taker(pytorch.PyTorchCallback):

@@ -158,7 +158,7 @@ def test_reducers_that_are_none(world: World) -> None:
             context.wrap_reducer(sum, "x")
 
 
-def test_what_train_batch_returns_is_kept_as_it_was() -> None:
+def test_results_of_train_batch_are_kept_unchanged() -> None:
     for device in ("cpu", "meta"):
         snapshot = _metrics.snapshotter(torch.device(device))
         total = torch.zeros(())

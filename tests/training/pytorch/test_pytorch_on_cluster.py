@@ -121,7 +121,7 @@ def test_configurations_that_say_no_length(
         cluster.train(searcher)
 
 
-def test_a_metric_that_is_not_there(cluster: Cluster) -> None:
+def test_a_missing_metric(cluster: Cluster) -> None:
     cluster.service.lengths = [1]
     with pytest.raises(errors.InvalidModelException, match=r"'acuracy'.*it has error, first"):
         cluster.train({**SINGLE, "metric": "acuracy"})

@@ -13,7 +13,7 @@ from determined.storage import build
 from determined.tensorboard.metric_writers import pytorch
 
 
-def test_what_it_holds_back_is_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_back_records_are_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DET_RUN_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("RANK", "1")
     trial = types.SimpleNamespace(allocation_id="1.2")

@@ -47,7 +47,7 @@ def test_a_row_reads_regret_at_the_budgets_and_on_the_grid() -> None:
     assert json.loads(json.dumps(row)) == row
 
 
-def test_what_was_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_work_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "OURS", [Entry("random", {8: (2, 1.0)})])
     monkeypatch.setattr(command, "write_report", lambda results, out: None)
     arguments = ["--out", str(tmp_path), "--side", "ours", "--task", "T1"]
@@ -87,7 +87,7 @@ def _row(regret: float, tool: str = "random", seed: int = 0) -> dict:
     }
 
 
-def test_tables_show_who_lost(tmp_path: Path) -> None:
+def test_tables_show_the_loser(tmp_path: Path) -> None:
     ours, theirs = "promotion standard", "random"
     results = Results(
         [_row(0.5 + seed / 100, ours, seed) for seed in range(9)]

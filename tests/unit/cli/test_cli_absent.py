@@ -80,7 +80,7 @@ def test_every_command_is_here_or_known_to_be_absent(line: str, here: set[str]) 
         assert " ".join(words) in here or (found is not None and found[0] == name), words
 
 
-def test_what_is_here_is_not_said_to_be_absent(here: set[str]) -> None:
+def test_existing_commands_are_not_listed_as_absent(here: set[str]) -> None:
     listed = {" ".join(words) for line, _ in table() for words in spellings(line)}
     assert listed & here == set(), "delete these from determined/cli/absent.py"
 
@@ -107,7 +107,9 @@ def test_every_absent_command_is_one_of_determineds() -> None:
         ("d gcp", "deploy gcp", "det deploy local cluster-up"),
     ],
 )
-def test_an_absent_command_says_what_to_use(det: Det, typed: str, name: str, advice: str) -> None:
+def test_an_absent_command_names_an_alternative(
+    det: Det, typed: str, name: str, advice: str
+) -> None:
     result = det(*typed.split())
     assert (result.exit_code, result.stdout) == (2, "")
     said = f"error: `det {name}` is a command of Determined that is not here yet; meanwhile: "
@@ -149,7 +151,7 @@ def test_every_option_is_here_or_known_to_be_absent(options: dict[str, set[str]]
     assert {name: missing for name, missing in unknown.items() if missing} == {}
 
 
-def test_what_is_said_of_absent_options_is_of_determineds_and_not_here(
+def test_absent_options_exist_only_in_determined(
     options: dict[str, set[str]],
 ) -> None:
     theirs = {
@@ -178,7 +180,9 @@ def test_what_is_said_of_absent_options_is_of_determineds_and_not_here(
         ("deploy --no-preflight-checks local cluster-up", "--no-preflight-checks", "deploy"),
     ],
 )
-def test_an_absent_option_says_what_to_use(det: Det, typed: str, option: str, command: str) -> None:
+def test_an_absent_option_names_an_alternative(
+    det: Det, typed: str, option: str, command: str
+) -> None:
     result = det(*typed.split())
     advice = absent.OPTIONS[command][option]
     assert (result.exit_code, result.stdout) == (2, "")
@@ -187,7 +191,7 @@ def test_an_absent_option_says_what_to_use(det: Det, typed: str, option: str, co
     )
 
 
-def test_an_option_of_nobodys_is_a_usage_error(det: Det) -> None:
+def test_an_unknown_option_is_a_usage_error(det: Det) -> None:
     result = det("e", "create", "c.yaml", "--frobnicate")
     assert result.exit_code == 2
     assert "No such option: --frobnicate" in result.stderr

@@ -147,7 +147,7 @@ def test_only_its_maker_may_read_it(det: Det, troubled: FakeService, tmp_path: P
     assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
 
 
-def test_what_cannot_be_read_is_named(det: Det, troubled: FakeService, tmp_path: Path) -> None:
+def test_unreadable_files_are_named(det: Det, troubled: FakeService, tmp_path: Path) -> None:
     troubled.routes = [route for route in troubled.routes if "tasks" not in route[1]]
     result = det("t", "support-bundle", 3, "-o", tmp_path)
     assert result.exit_code == 0

@@ -79,7 +79,7 @@ def test_ids_and_names(offer: Offer, service: FakeService) -> None:
     assert service.called("POST", "/api/v1/auth/login") == 0
 
 
-def test_zsh_and_fish_show_what_the_ids_are(offer: Any, service: FakeService) -> None:
+def test_zsh_and_fish_describe_the_ids(offer: Any, service: FakeService) -> None:
     service.experiments = {7: experiment(7, "RUNNING", name="digits")}
     assert offer("det e kill ", "fish") == ["7\tdigits running"]
     assert '"7":"digits running"' in "".join(offer("det e kill ", "zsh"))

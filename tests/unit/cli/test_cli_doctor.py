@@ -170,7 +170,9 @@ def test_nothing_ails_it() -> None:
         ),
     ],
 )
-def test_what_ails_it(path: list[Any], value: Any, check: str, status: str, words: str) -> None:
+def test_the_named_problem(
+    path: list[Any], value: Any, check: str, status: str, words: str
+) -> None:
     found = bad(changed(*path, to=value))
     assert (found[check].status, words in found[check].found) == (status, True), found
     assert found[check].advice or check.startswith("agent a1")
@@ -253,7 +255,7 @@ def test_a_process_that_hangs() -> None:
     assert "kill -9 7" in (found["agent"].advice or "")
 
 
-def test_somebody_elses_cluster() -> None:
+def test_another_users_cluster() -> None:
     facts = Facts("http://m", VERSION, {"version": "9"}, is_meant=False)
     assert "another cluster" in bad(facts)["service"].found
 
@@ -350,7 +352,7 @@ def test_prefects_own_word(tmp_path: Path) -> None:
     assert examine.prefect_problem(record, ready) is None
 
 
-def test_what_agents_lack_is_no_fault() -> None:
+def test_programs_that_agents_lack_are_not_a_fault() -> None:
     lacks = {"sshd": "install openssh-server", "jupyterlab": "pip install x[notebook]"}
     found = {one.check: one for one in judge(changed("agents", 0, "lacks", to=lacks))}
     assert found["programs"] == Finding(

@@ -77,7 +77,7 @@ def test_what_is_there_or_may_be(tmp_path: Path, words: str) -> None:
         ("python3 -m determined.launch.deepspeed --trial=modl:Trial", "modl.py", "/model)"),
     ],
 )
-def test_what_is_not_there(tmp_path: Path, words: str, wanted: str, advice: str) -> None:
+def test_missing_things(tmp_path: Path, words: str, wanted: str, advice: str) -> None:
     found = said(tmp_path, words)
     assert found is not None
     assert found.startswith(

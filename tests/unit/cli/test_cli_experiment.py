@@ -352,9 +352,7 @@ def test_wait_off_a_terminal_says_failures_and_the_end(
 
 
 @pytest.mark.parametrize("command", ["kill", "cancel"])
-def test_what_had_ended_is_not_said_to_be_ended_now(
-    det: Det, service: FakeService, command: str
-) -> None:
+def test_ended_runs_are_not_ended_again(det: Det, service: FakeService, command: str) -> None:
     service.experiments = {1: experiment(1, "COMPLETED"), 2: experiment(2)}
     result = det("e", command, 1, 2)
     assert (result.exit_code, result.stdout) == (0, "")
@@ -404,7 +402,7 @@ def test_download_the_code(det: Det, service: FakeService, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("more", [["--dry-run"], ["--detach"]])
-def test_what_is_not_heeded_of_a_pipeline(
+def test_ignored_fields_of_a_pipeline(
     det: Det, service: FakeService, tmp_path: Path, more: list[str]
 ) -> None:
     step = {

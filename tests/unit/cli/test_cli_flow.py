@@ -286,7 +286,7 @@ def test_a_cluster_is_started_when_none_answers(
     assert starts == ["up"]
 
 
-def test_a_cluster_is_started_when_somebody_elses_has_its_port(
+def test_a_cluster_starts_although_another_users_has_its_port(
     det: Det,
     service: FakeService,
     config: Path,
@@ -317,7 +317,7 @@ def test_a_cluster_is_started_when_somebody_elses_has_its_port(
     assert started == ["up"]
 
 
-def test_a_cluster_of_ones_own_is_started_beside_one_that_does_not_know_the_user(
+def test_a_cluster_starts_beside_one_that_does_not_know_the_user(
     det: Det, config: Path, starts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DET_MASTER")

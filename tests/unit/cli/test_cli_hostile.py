@@ -454,7 +454,7 @@ def test_the_panel_is_harmless() -> None:
     assert "\x1b[2J\\" not in out.getvalue()
 
 
-def test_an_encoding_without_the_character_is_no_error() -> None:
+def test_an_encoding_without_the_character_is_not_an_error() -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
     printing.echo("é \udc80 ok", file=out)
@@ -513,7 +513,7 @@ def test_all_output_passes_one_module() -> None:
     assert {one for one in found if one[0] != "printing.py"} <= allowed
 
 
-def test_the_password_of_a_name_that_nobody_can_have(det: Det) -> None:
+def test_the_password_of_an_impossible_name(det: Det) -> None:
     done = det("user", "change-password", "x" * 100_000)
     assert done.exit_code == 1
     assert "100000 characters, and names have at most 1024" in " ".join(done.stderr.split())

@@ -73,7 +73,7 @@ def test_an_unknown_template(det: Det, there: Path) -> None:
     assert list(there.iterdir()) == []
 
 
-def test_what_is_missing_is_said(det: Det, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parts_are_named(det: Det, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = det("init", "lightning").stderr
     needed = installation.command("examples", "lightning")

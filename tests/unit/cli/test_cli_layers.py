@@ -44,7 +44,7 @@ def _imported(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("part", MAY_IMPORT)
-def test_a_part_imports_only_what_is_below_it(part: str) -> None:
+def test_a_part_imports_only_lower_parts(part: str) -> None:
     found = set(_imported(ROOT / part)) - {part}
     assert found <= MAY_IMPORT[part]
 

@@ -58,7 +58,7 @@ def test_all_is_well(det: Det, picky: FakeService) -> None:
 @pytest.mark.parametrize(
     "words", [["1", "two"], ["-1"], [","], ["1.5"], ["3-1"], ["1-"], ["1-99999999"], []]
 )
-def test_what_is_no_id_is_a_usage_error(det: Det, service: FakeService, words: list[str]) -> None:
+def test_an_invalid_id_is_a_usage_error(det: Det, service: FakeService, words: list[str]) -> None:
     assert det("e", "kill", *words).exit_code == 2
     assert service.calls == []
 
@@ -133,7 +133,7 @@ def test_labels_choose(det: Det, mine: FakeService) -> None:
 
 
 @pytest.mark.parametrize("words", [["--all"], ["--label", "sweep"], ["5-6"]])
-def test_what_is_not_named_one_by_one_is_shown_and_asked_for(
+def test_a_filtered_choice_is_shown_and_confirmed(
     det: Det, mine: FakeService, words: list[str]
 ) -> None:
     refused = det("e", "kill", *words)
@@ -179,7 +179,7 @@ def test_many_are_asked_for_in_parts(det: Det, service: FakeService) -> None:
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "1 of 120 failed")
 
 
-def test_what_there_is_of_a_range(det: Det, mine: FakeService) -> None:
+def test_the_existing_part_of_a_range(det: Det, mine: FakeService) -> None:
     result = det("e", "kill", "6-99", "--yes")
     assert (result.exit_code, result.stderr) == (
         0,

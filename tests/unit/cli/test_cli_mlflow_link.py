@@ -47,7 +47,7 @@ class Service:
         (Service(links=errors.MasterNotFoundException("away")), SEARCH, None),
     ],
 )
-def test_it_is_there_where_mlflow_is_served(service: Any, config: Any, page: str | None) -> None:
+def test_it_exists_where_mlflow_is_served(service: Any, config: Any, page: str | None) -> None:
     experiment = Experiment(3, service)
     experiment.config = config
     found = pages.in_mlflow(experiment)

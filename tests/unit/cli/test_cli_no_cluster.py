@@ -92,7 +92,7 @@ def test_a_refused_connection(command: str, monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_where_the_address_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_of_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
@@ -139,7 +139,7 @@ def test_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_one_who_does_not_answer() -> None:
+def test_a_peer_without_an_answer() -> None:
     from determined.common.api import Session, errors
 
     said = r"it does not answer within 0\.1"
@@ -198,7 +198,7 @@ def test_a_kept_token_outlives_another_program_at_the_address() -> None:
         assert TokenStore().token(url) == "token"
 
 
-def test_what_does_not_speak_http() -> None:
+def test_a_server_without_http() -> None:
     with answering(SSH) as port:
         fails(det("-m", f"127.0.0.1:{port}", "e", "list"), "does not speak HTTP")
 

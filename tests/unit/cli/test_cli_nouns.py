@@ -205,7 +205,7 @@ def test_agents_are_removed(det: Det, service: FakeService) -> None:
     assert det("agent", "remove").exit_code == 2
 
 
-def test_who_is_no_administrator_learns_how_to_ask_as_one(
+def test_other_users_learn_how_to_ask_as_administrator(
     det: Det, service: FakeService, tmp_path: Path
 ) -> None:
     words = "only an administrator may change the cluster"

@@ -61,7 +61,7 @@ def test_the_local_cluster_may_be_named(det: Det, record: Path) -> None:
     assert "127.0.0.1:4201" in det("-m", "127.0.0.1:8081", "prefect", "env").stdout
 
 
-def test_of_another_cluster_it_prints_nothing_and_says_who_knows(det: Det, record: Path) -> None:
+def test_of_another_cluster_it_prints_a_reference_only(det: Det, record: Path) -> None:
     result = det("-m", "http://other:8080", "prefect", "env")
     assert result.exit_code == 1
     assert result.stdout == ""

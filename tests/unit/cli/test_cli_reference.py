@@ -7,7 +7,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "commands.md"
 
 
-def test_the_page_is_what_the_commands_say():
+def test_the_page_matches_the_commands():
     made = subprocess.run(
         [sys.executable, "-m", "determined.cli.reference"],
         capture_output=True,

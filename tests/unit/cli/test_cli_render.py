@@ -165,7 +165,7 @@ def test_a_description_is_whole(
     assert capsys.readouterr().err == ""
 
 
-def test_a_pipe_is_whole_whatever_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_is_whole_at_any_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     out = io.StringIO()
     show(RUNS, [RUN], Format.TABLE, file=out)

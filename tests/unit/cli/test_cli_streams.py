@@ -23,7 +23,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_are_read_by_nobody(tmp_path: Path, closed: str) -> None:
+def test_closed_streams_are_not_read(tmp_path: Path, closed: str) -> None:
     done = run(f"{DET} preview-search c.yaml {closed}", tmp_path)
     assert done.returncode == 0
     assert ("warning: " in done.stderr) == (closed == ">&-")
@@ -43,7 +43,7 @@ def test_help_on_a_full_disk_is_one_line(tmp_path: Path, words: str) -> None:
     assert done.stderr == "error: standard output: No space left on device\n"
 
 
-def test_who_reads_a_pipe_may_go(tmp_path: Path) -> None:
+def test_a_pipes_reader_may_go(tmp_path: Path) -> None:
     done = run(f"({DET} preview-search c.yaml) | true", tmp_path)
     assert "Error" not in done.stderr
 

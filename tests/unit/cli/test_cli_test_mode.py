@@ -90,7 +90,7 @@ def test_it_fails(
     assert actions(service) == ["1/archive"]
 
 
-def test_somebody_cancels_the_test(
+def test_a_cancelled_test(
     det: Det, service: FakeService, config: Path, submitted: list[dict[str, Any]]
 ) -> None:
     service.experiments[1] = experiment(1, "CANCELED", reason="canceled by the user")

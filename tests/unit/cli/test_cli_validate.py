@@ -120,7 +120,7 @@ def test_the_schema_is_json(det: Det) -> None:
     assert "searcher" in schema["properties"]
 
 
-def test_what_no_cluster_heeds_and_what_is_probably_not_meant(
+def test_ignored_fields_and_probable_mistakes(
     det: Det, service: FakeService, tmp_path: Path
 ) -> None:
     path = tmp_path / "config.yaml"

@@ -79,7 +79,7 @@ def test_json_has_it_all(det: Det, troubled: FakeService) -> None:
     assert failure["lastLogs"][-1] == "[29] line 29"
 
 
-def test_csv_stays_what_scripts_know(det: Det, troubled: FakeService) -> None:
+def test_csv_does_not_change(det: Det, troubled: FakeService) -> None:
     plain = det("e", "describe", 1, "--csv").stdout
     assert "0 of 2 are free" not in plain
     assert len(plain.split("\n\n")) == 2
@@ -95,7 +95,7 @@ def test_few_logs_of_many_failures(det: Det, troubled: FakeService) -> None:
     assert len(asked) == 3
 
 
-def test_what_is_not_heeded_is_said_after_the_tables(det: Det, service: FakeService) -> None:
+def test_ignored_fields_are_listed_after_the_tables(det: Det, service: FakeService) -> None:
     service.experiments[1] = experiment()
     service.remarks = ["bind_mounts is stored but ignored: x"]
     result = det("e", "describe", 1)

@@ -136,7 +136,7 @@ def test_agents_that_cannot_take_it_do_not_count(
     assert "0 slots, 0 free: no trial fits now" in det("flow", "run", config, "--dry-run").stderr
 
 
-def test_what_the_cluster_would_refuse(det: Det, service: FakeService, config: Path) -> None:
+def test_refusals_of_the_cluster(det: Det, service: FakeService, config: Path) -> None:
     service.refusal = Refused(400, "resources.slots_per_trial: 9 slots are more than any agent has")
     result = det("flow", "run", config, "--dry-run")
     assert result.exit_code == 1
@@ -180,7 +180,7 @@ def test_without_a_cluster(
     assert service.calls == []
 
 
-def test_nobody_is_asked_for_a_password(
+def test_no_password_is_asked_for(
     det: Det, service: FakeService, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DET_PASS")

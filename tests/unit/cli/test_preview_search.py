@@ -152,7 +152,7 @@ def test_one_field_is_changed(det: Det, config: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_previewed(det: Det, tmp_path: Path, text: str, words: str) -> None:
+def test_impossible_previews(det: Det, tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     result = det("preview-search", path)
@@ -219,7 +219,7 @@ def test_a_fault_of_ours_is_not_taken_for_the_users(
     assert isinstance(result.exception, ZeroDivisionError)
 
 
-def test_the_entry_point_is_what_the_project_declares() -> None:
+def test_the_entry_point_is_the_declared_one() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     ((name, value),) = project["entry-points"][preview.ENTRY_POINTS].items()
     (installed, *_) = metadata.entry_points(group=preview.ENTRY_POINTS)

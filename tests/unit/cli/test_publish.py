@@ -51,7 +51,7 @@ def test_ports_in_the_configuration() -> None:
         (["0:80"], "write PORT"),
     ],
 )
-def test_what_is_no_port(given: list[str], words: str) -> None:
+def test_an_invalid_port(given: list[str], words: str) -> None:
     with pytest.raises(CliError, match=words):
         Published(given, NOBODY)
 
@@ -91,6 +91,6 @@ def test_a_port_that_a_task_on_this_machine_needs_is_left_to_it(
     assert (f"localhost:{port} is" in said) != here
 
 
-def test_detached_there_is_nobody_to_hold_them() -> None:
+def test_detached_programs_are_not_held() -> None:
     with pytest.raises(CliError, match="leave -d out"):
         start.refuse_unattended(["8888"], True)

@@ -249,7 +249,7 @@ def test_the_size_is_bounded(text: str, says: str) -> None:
     assert says in "\n".join(problems(text))
 
 
-def test_what_a_pool_does_not_say_comes_from_the_resource_manager() -> None:
+def test_a_pools_missing_fields_come_from_the_resource_manager() -> None:
     config = read(
         "resource_manager: {scheduler: {type: round_robin, fitting_policy: worst}}\n"
         "resource_pools:\n"
@@ -327,7 +327,7 @@ checkpoint_storage: {type: s3, bucket: b, access_key: AKIA1234, secret_key: s3se
 """
 
 
-def test_what_is_stored_is_the_same_again() -> None:
+def test_stored_values_come_back_unchanged() -> None:
     config = read(FULL)
     assert restored(stored(config)) == config
     assert stored(restored(stored(config))) == stored(config)
@@ -374,7 +374,7 @@ def test_secrets_are_masked_for_printing() -> None:
     assert read_text(str(shown).replace("'", '"').replace("True", "true").replace("False", "false"))
 
 
-def test_what_is_not_used_is_said(tmp_path: pathlib.Path) -> None:
+def test_unused_fields_are_reported(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "master.yaml"
     path.write_text(
         "port: 8080\nlog:\n  level: info\nresource_manager:\n  metadata: {a: b}\n"
@@ -391,7 +391,7 @@ def test_what_is_not_used_is_said(tmp_path: pathlib.Path) -> None:
     assert "--master-port" in str(remarks[0])
 
 
-def test_what_only_containers_have_is_said() -> None:
+def test_fields_for_containers_only_get_a_remark() -> None:
     _, remarks = read_text(
         "task_container_defaults:\n  network_mode: host\n  work_dir: /srv\n  startup_hook: 'true'\n"
         "  shm_size_bytes: 1024\n  image: own\n  environment_variables: [A=1]\n",

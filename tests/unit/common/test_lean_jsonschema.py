@@ -79,7 +79,7 @@ for process in (worker, flow, service, server):
 """
 
 
-def test_who_imports_prefect_has_imported_jsonschema_before() -> None:
+def test_jsonschema_is_imported_before_prefect() -> None:
     pytest.importorskip("rfc3987_syntax")
     seen = [f"{process} True False" for process in ("worker", "flow", "service", "server")]
     assert run(IMPORTS).splitlines() == seen

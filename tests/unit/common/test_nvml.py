@@ -66,7 +66,7 @@ def test_a_gpu_that_has_gone_gives_no_other_ones_number(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("other", [["MIG-1"], [None], NVMLError("GPU is lost")])
-def test_where_nobody_knows_how_cuda_counts_uuids_name_the_gpus(
+def test_uuids_name_the_gpus_if_cudas_order_is_unknown(
     monkeypatch: pytest.MonkeyPatch, other: object
 ) -> None:
     install(monkeypatch, FakeNvml({"GPU-a": other, "GPU-b": None}))

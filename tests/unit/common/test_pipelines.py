@@ -112,7 +112,7 @@ def test_too_many_steps_and_experiments_are_refused() -> None:
     assert "experiments in all, found 1100" in mistakes(f"name: p\nsteps:\n{wide}")[0]
 
 
-def test_what_is_not_known_yet_is_no_mistake() -> None:
+def test_unknown_values_are_not_a_mistake() -> None:
     assert (
         mistakes(
             C

@@ -58,7 +58,7 @@ def gate(context: Context) -> Iterator[Gate]:
 
 
 @pytest.mark.parametrize("overwrite", ["in place", "replace", "remove"])
-def test_what_is_stored_is_what_was_there_at_the_call(
+def test_the_files_at_the_call_are_stored(
     service: FakeService,
     context: Context,
     gate: Gate,
@@ -136,7 +136,7 @@ def test_close_waits(service: FakeService, context: Context, gate: Gate, tmp_pat
         lambda checkpoint: checkpoint.delete("x"),
     ],
 )
-def test_what_goes_wrong_is_raised_by_the_next_call(
+def test_the_next_call_raises_the_error(
     service: FakeService,
     context: Context,
     gate: Gate,
@@ -156,7 +156,7 @@ def test_what_goes_wrong_is_raised_by_the_next_call(
     assert list(scratch.glob("determined-*")) == []
 
 
-def test_what_goes_wrong_is_raised_by_close(
+def test_close_raises_the_error(
     service: FakeService, context: Context, gate: Gate, tmp_path: Path
 ) -> None:
     (tmp_path / "source").mkdir()

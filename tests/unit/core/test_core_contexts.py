@@ -83,7 +83,7 @@ def test_train_reports(service: FakeService, make_context: Make) -> None:
     assert service.body("/trials/7/progress") == {"progress": 0.5, "is_raw": True}
 
 
-def test_train_refuses_what_is_not_a_report(make_context: Make) -> None:
+def test_train_refuses_invalid_reports(make_context: Make) -> None:
     train = make_context(TIMED).train
     with pytest.raises(ValueError, match="'loss' is None"):
         train.report_training_metrics(1, {"loss": None})
@@ -297,7 +297,7 @@ def test_a_storage_of_the_scripts_own_is_told(service: FakeService, make_context
     assert len([one for one in service.checkpoints.values() if "storage" in one]) == 1
 
 
-def test_what_was_stored_but_not_reported_is_marked(
+def test_stored_but_unreported_checkpoints_are_marked(
     service: FakeService, make_context: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make_context()
@@ -530,7 +530,7 @@ def test_units(make_context: Make, searcher: dict[str, Any], unit: core.Unit | N
 # The rest.
 
 
-def test_what_the_service_does_not_offer(make_context: Make) -> None:
+def test_features_that_the_service_lacks(make_context: Make) -> None:
     context = make_context()
     with pytest.raises(NotImplementedError, match="alerts"):
         context.alert("title", "text", "warn")
@@ -572,7 +572,7 @@ ASHA = {"name": "adaptive_asha", "metric": "loss", "max_length": 8}
         (ASHA | {"time_metric": "loss", "max_time": 8}, False),
     ],
 )
-def test_a_length_without_a_unit_that_nobody_asks_for(
+def test_a_length_without_a_unit_and_without_operations(
     make_context: Make, caplog: pytest.LogCaptureFixture, searcher: dict[str, Any], warns: bool
 ) -> None:
     with make_context({"searcher": searcher}) as context:

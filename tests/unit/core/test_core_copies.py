@@ -60,7 +60,7 @@ def test_without_a_directory_for_copies_it_is_read_twice(
     assert read(blobs) >= SIZE
 
 
-def test_who_restores_gets_what_was_verified(
+def test_a_restore_gets_the_verified_files(
     manager: ObjectStorageManager, verified: str, blobs: Memory
 ) -> None:
     assert SIZE <= read(blobs) < 1.2 * SIZE
@@ -77,7 +77,7 @@ def test_who_restores_gets_what_was_verified(
     assert read(blobs) >= SIZE
 
 
-def test_who_downloads_gets_what_was_verified(
+def test_a_download_gets_the_verified_files(
     manager: ObjectStorageManager, verified: str, blobs: Memory, tmp_path: Path
 ) -> None:
     read(blobs)
@@ -94,7 +94,7 @@ def test_who_downloads_gets_what_was_verified(
 
 
 @pytest.mark.parametrize("content", [b"x" * 50_000, b"short", None])
-def test_a_copy_that_somebody_changed_is_not_used(
+def test_a_changed_copy_is_not_used(
     manager: ObjectStorageManager, verified: str, tmp_path: Path, content: bytes | None
 ) -> None:
     assert manager.copies is not None
@@ -104,7 +104,7 @@ def test_a_copy_that_somebody_changed_is_not_used(
     assert contents_of(manager, verified, tmp_path / "copy") == FILES
 
 
-def test_there_is_no_copy_of_what_is_damaged(manager: ObjectStorageManager, blobs: Memory) -> None:
+def test_a_damaged_checkpoint_is_not_copied(manager: ObjectStorageManager, blobs: Memory) -> None:
     store(manager, "c", FILES)
     (key,) = (key for key, data in blobs.objects.items() if FILES["weights"] in data)
     blobs.objects[key] = blobs.objects[key].replace(FILES["weights"], bytes(50_000))
@@ -116,7 +116,7 @@ def test_there_is_no_copy_of_what_is_damaged(manager: ObjectStorageManager, blob
         pass
 
 
-def test_there_is_no_copy_of_what_was_stopped(
+def test_a_stopped_copy_is_removed(
     manager: ObjectStorageManager, blobs: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(manager, "c", FILES)

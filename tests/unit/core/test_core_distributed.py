@@ -87,7 +87,7 @@ def test_different_calls_are_told() -> None:
     assert worker is None
 
 
-def test_what_cannot_be_pickled_is_the_callers_error() -> None:
+def test_an_unpicklable_object_is_the_callers_error() -> None:
     found = together(lambda dist: dist.allgather(lambda: 0 if dist.rank else None), 1, machines=2)
     assert all("pickle" in str(one) or isinstance(one, errors.WorkerLost) for one in found)
 

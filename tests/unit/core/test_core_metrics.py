@@ -63,7 +63,7 @@ def test_values(value: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     "value", [object(), 1j, {1, 2}, b"x", [1, [object()]], print, Decimal("sNaN")]
 )
-def test_what_cannot_be_stored_is_dropped_with_one_warning(
+def test_unstorable_values_are_dropped_with_one_warning(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     freezer = Freezer()

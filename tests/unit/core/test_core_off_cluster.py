@@ -86,7 +86,7 @@ def test_a_script_runs_unchanged_and_resumes(tmp_path: Path) -> None:
     assert second.returncode == 0, second.stderr
 
 
-def test_the_dummies_check_what_the_cluster_would(tmp_path: Path) -> None:
+def test_the_dummies_check_like_the_cluster(tmp_path: Path) -> None:
     with core.init(checkpoint_storage=str(tmp_path)) as context:
         assert context.info is None
         with pytest.raises(ValueError, match="is None"):
@@ -129,7 +129,7 @@ def test_a_worker_that_takes_itself_for_the_chief_is_warned(
     assert caplog.text.count("without distributed=") == warned
 
 
-def test_init_says_what_a_storage_may_be(tmp_path: Path) -> None:
+def test_init_lists_the_kinds_of_storage(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"a path or a URL as text, or a dict.*found PosixPath"):
         core.init(checkpoint_storage=tmp_path)  # type: ignore[arg-type]
 
@@ -179,7 +179,7 @@ def on_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return storage
 
 
-def test_init_on_the_cluster_asks_nobody_and_leaves_nothing(
+def test_init_on_the_cluster_sends_no_request_and_leaves_nothing(
     on_cluster: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
@@ -312,7 +312,7 @@ def test_torch_distributed_runs_modules_and_programs(tmp_path: Path) -> None:
         (["no-such-program"], "no program 'no-such-program'"),
     ],
 )
-def test_torch_distributed_says_what_is_wrong(
+def test_torch_distributed_names_the_mistake(
     arguments: list[str],
     message: str,
     capsys: pytest.CaptureFixture[str],
@@ -328,7 +328,7 @@ def test_torch_distributed_says_what_is_wrong(
 
 
 @pytest.mark.parametrize("stderr", ["None", "io.StringIO()"])
-def test_a_stderr_that_is_no_file_keeps_the_stacks_elsewhere(tmp_path: Path, stderr: str) -> None:
+def test_stacks_are_kept_elsewhere_if_stderr_is_not_a_file(tmp_path: Path, stderr: str) -> None:
     code = (
         f"import io, os, signal, sys, determined as det\nsys.stderr = {stderr}\n"
         "with det.core.init(checkpoint_storage='/tmp'):\n    os.kill(os.getpid(), signal.SIGUSR1)\n"

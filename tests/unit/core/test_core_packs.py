@@ -92,7 +92,7 @@ def test_small_files_are_few_objects(
     manager.verify("c", Manifest(manifest.resources, manifest.checksums))
 
 
-def test_a_selector_reads_only_what_it_takes(
+def test_a_selector_reads_only_selected_files(
     manager: ObjectStorageManager, blobs: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "GAP_BYTES", 2000)
@@ -111,7 +111,7 @@ def test_a_selector_reads_only_what_it_takes(
     assert sum(read) < 33_000
 
 
-def test_of_several_writers_each_has_packs_of_its_own(
+def test_several_writers_have_separate_packs(
     manager: ObjectStorageManager, blobs: Memory, tmp_path: Path
 ) -> None:
     manager.begin("c")
@@ -132,7 +132,7 @@ def test_of_several_writers_each_has_packs_of_its_own(
         manager.finish("c", lost)
 
 
-def test_what_is_read_goes_by_what_is_there(blobs: Memory, tmp_path: Path) -> None:
+def test_reads_depend_on_present_files(blobs: Memory, tmp_path: Path) -> None:
     for packed in (True, False):
         name = f"packed-{packed}"
         store(ObjectStorageManager(blobs, "p", packed), name, FILES)
@@ -144,7 +144,7 @@ def test_what_is_read_goes_by_what_is_there(blobs: Memory, tmp_path: Path) -> No
         other.verify(name)
 
 
-def test_a_deletion_leaves_nothing_of_what_is_gone(
+def test_a_deletion_leaves_no_trace(
     manager: ObjectStorageManager, blobs: Memory, tmp_path: Path
 ) -> None:
     given = {f"f{number}": os.urandom(1000) for number in range(6)}
@@ -194,9 +194,7 @@ def test_a_deletion_that_is_killed_loses_nothing_that_was_to_stay(
     assert old not in own_objects(blobs)
 
 
-def test_what_is_damaged_in_a_pack(
-    manager: ObjectStorageManager, blobs: Memory, tmp_path: Path
-) -> None:
+def test_damage_in_a_pack(manager: ObjectStorageManager, blobs: Memory, tmp_path: Path) -> None:
     manifest = store(manager, "c", FILES)
     name, start = manifest.members()["part-007"]
     key = f"p/c/{name}"
@@ -240,7 +238,7 @@ CHECKPOINT = "5c0b3f0e-6a0f-4b3b-9d57-1f7a55b0c1aa"
 
 
 @pytest.mark.parametrize("dies_at", range(4))
-def test_an_upload_that_is_killed_is_no_checkpoint(
+def test_a_killed_upload_leaves_no_checkpoint(
     manager: ObjectStorageManager, blobs: Memory, dies_at: int
 ) -> None:
     manager.owner = "c.7"

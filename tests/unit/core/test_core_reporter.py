@@ -88,7 +88,7 @@ def test_a_validation_does_not_wait_for_the_batch(
     reporter.close()
 
 
-def test_a_note_is_there_while_reports_are_not_sent(
+def test_a_note_exists_while_reports_are_unsent(
     service: FakeService, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DET_RUN_DIR", str(tmp_path))
@@ -328,7 +328,7 @@ def test_a_forked_child_does_not_send_its_parents_reports(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_what_a_forked_child_reports_is_stored_when_it_goes_on(
+def test_a_forked_childs_reports_are_stored_before_it_goes_on(
     service: FakeService, connection: Connection
 ) -> None:
     """It may end without a last word: a data loader's worker, a process of a pool."""

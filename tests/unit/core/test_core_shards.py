@@ -181,7 +181,7 @@ def test_machines_that_do_not_share_the_storage(tmp_path: Path) -> None:
     assert stored(tmp_path / "machine-0") == []
 
 
-def test_a_shared_download_has_what_any_worker_selects(tmp_path: Path) -> None:
+def test_a_shared_download_has_the_selections_of_all_workers(tmp_path: Path) -> None:
     def work(dist: DistributedContext) -> Any:
         context = Context(dist, tmp_path)
         with context.store_path(shard=True) as (path, uuid):
@@ -242,7 +242,9 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt()])
-def test_who_ends_alone_in_the_block_leaves_nothing(tmp_path: Path, ending: BaseException) -> None:
+def test_one_worker_that_ends_in_the_block_leaves_nothing(
+    tmp_path: Path, ending: BaseException
+) -> None:
     context = Context(DummyDistributedContext(), tmp_path)
     with (
         pytest.raises(type(ending)) as raised,

@@ -34,7 +34,7 @@ def test_first_in_first_out() -> None:
     assert spool.take(1, 1) == [(b"again", b"")]
 
 
-def test_the_limit_counts_what_waits_and_an_empty_file_starts_anew() -> None:
+def test_the_limit_counts_waiting_records_and_an_empty_file_starts_anew() -> None:
     spool = Spool(limit_bytes=25)
     spool.put(b"a", b"0123456789")
     with pytest.raises(SpoolFull, match="limit is 25"):

@@ -107,7 +107,7 @@ def test_a_deletion_takes_only_checkpoints(tmp_path: Path) -> None:
     assert not (manager.root / of_determined).exists()
 
 
-def test_a_sweep_heeds_no_note_of_what_is_no_uuid(tmp_path: Path) -> None:
+def test_a_sweep_ignores_notes_without_a_uuid(tmp_path: Path) -> None:
     """Whoever may write into a directory such as /tmp can leave a note there."""
     manager = DirectoryStorageManager(tmp_path)
     names = ["victim", str(uuid.uuid4()).upper(), f"{{{uuid.uuid4()}}}"]
@@ -235,7 +235,7 @@ def test_a_put_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert list((tmp_path / "s/run").iterdir()) == []
 
 
-def test_what_is_neither_file_nor_directory(tmp_path: Path) -> None:
+def test_an_entry_that_is_neither_file_nor_directory(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "dangling").symlink_to(tmp_path / "gone")
@@ -243,7 +243,7 @@ def test_what_is_neither_file_nor_directory(tmp_path: Path) -> None:
         DirectoryStorageManager(tmp_path / "s").upload(source, "x")
 
 
-def test_names_that_are_no_text(tmp_path: Path) -> None:
+def test_names_that_are_not_text(tmp_path: Path) -> None:
     manager = DirectoryStorageManager(tmp_path / "s")
     with (
         pytest.raises(errors.StorageError, match=r"b'bad\\xff' in .* is not valid UTF-8"),
@@ -305,7 +305,7 @@ def test_a_damaged_list_of_files(tmp_path: Path) -> None:
         manager.verify("ckpt")
 
 
-def test_a_storage_that_is_not_there_says_nothing_about_its_checkpoints(tmp_path: Path) -> None:
+def test_a_missing_storage_damages_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(errors.StorageError, match="cannot read") as caught:
         DirectoryStorageManager(tmp_path / "unmounted").verify("ckpt")
     assert type(caught.value) is errors.StorageError

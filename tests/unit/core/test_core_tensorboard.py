@@ -54,7 +54,7 @@ def test_reports_become_charts(make_context: Make, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_values_that_are_no_finite_numbers(make_context: Make, tmp_path: Path) -> None:
+def test_values_that_are_not_finite(make_context: Make, tmp_path: Path) -> None:
     with make_context() as context:
         for step, value in enumerate((math.nan, math.inf, -math.inf), 1):
             context.train.report_training_metrics(step, {"x": value})
@@ -83,7 +83,7 @@ def files(tmp_path: Path, **options: object) -> TensorboardFiles:
     return TensorboardFiles(tmp_path / "run", storage, "tb", automatic=True, **options)  # type: ignore[arg-type]
 
 
-def test_what_grows_is_uploaded_in_the_background(
+def test_growing_files_are_uploaded_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uploaded = threading.Event()

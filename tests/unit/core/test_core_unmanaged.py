@@ -199,7 +199,9 @@ def test_a_script_that_started_again_elsewhere_ends_in_an_error(
     assert not isinstance(sys.stdout, _log_shipper._Tee)
 
 
-def test_what_ended_a_script_is_in_its_log(service: FakeService, connection: Connection) -> None:
+def test_the_reason_of_a_scripts_end_is_in_its_log(
+    service: FakeService, connection: Connection
+) -> None:
     script = UnmanagedScript(connection, make_info(), 0)
     script.start()
     for error in (ValueError("no such data"), SystemExit("gave up"), SystemExit(3), SystemExit()):

@@ -89,7 +89,7 @@ def test_no_link_above_the_checkpoint_is_followed(
     assert read(elsewhere, name) == b"abc"
 
 
-def test_a_pipe_holds_nobody_up(manager: DirectoryStorageManager) -> None:
+def test_a_pipe_blocks_no_reader(manager: DirectoryStorageManager) -> None:
     name = store(manager)
     os.mkfifo(manager.root / name / "pipe")
     with pytest.raises(errors.StorageError, match="not a file"):

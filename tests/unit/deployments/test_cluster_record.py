@@ -35,7 +35,7 @@ def test_every_cluster_has_its_own_identity_and_secrets():
     assert one.passwords["admin"] != one.passwords["determined"]
 
 
-def test_clients_read_what_the_cluster_wrote(layout):
+def test_clients_read_the_clusters_runs(layout):
     assert local_cluster.read(layout.root) is None
     state = ClusterState(master_port=8123, prefect_port=4321)
     states.save(layout, state)

@@ -57,7 +57,7 @@ def test_the_folders_are_closed(tmp_path):
         assert stat.S_IMODE(layout.checkpoints.stat().st_mode) == left
 
 
-def test_what_a_daemon_writes_is_closed(tmp_path):
+def test_a_daemons_files_are_private(tmp_path):
     layout = Layout.of(tmp_path)
     layout.create()
     code = "import os; os.mkdir('made'); open('made/file', 'w').close()"

@@ -33,7 +33,7 @@ def test_other_systems_are_told_where_clusters_run(run, monkeypatch):
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_number_of_agents_that_is_not_there(run):
+def test_more_agents_than_the_pool_has(run):
     result = run("cluster-up", "--agents", "2")
     assert result.exit_code == 2
     assert "an agent for each resource pool (each)" in re.sub(r"[\s│]+", " ", result.stderr)
@@ -81,7 +81,7 @@ def installed(run, tmp_path, monkeypatch):
     return layout
 
 
-def test_uninstall_says_what_goes_and_what_stays(run, installed, tmp_path):
+def test_uninstall_lists_removed_and_remaining_files(run, installed, tmp_path):
     result = run("uninstall", input="n\n")
     assert result.exit_code == 1
     assert installed.postgres.exists()
@@ -128,7 +128,7 @@ def test_logs_cannot_control_the_terminal(run, monkeypatch):
     assert shown == "service  experiment '\\x1b]0;owned\\x07\\u202e' \x1b[31mfailed\x1b[0m\n"
 
 
-def test_logs_of_nothing_and_of_nobody(run):
+def test_logs_of_unknown_tasks_and_users(run):
     result = run("logs")
     assert (result.exit_code, "never started there" in result.stderr) == (1, True)
     result = run("logs", "redis")

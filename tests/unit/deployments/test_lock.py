@@ -35,7 +35,7 @@ class Holder:
         assert held.wait(TIMEOUT_S)
 
 
-def test_the_second_is_told_who_is_at_work(tmp_path: Path) -> None:
+def test_the_second_hears_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "run" / "lock"
     other = Holder(path)
     told: list[str] = []
@@ -65,7 +65,7 @@ def test_patience_ends(tmp_path: Path) -> None:
     other.process.join(TIMEOUT_S)
 
 
-def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
+def test_a_killed_holder_releases_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     other = Holder(path)
     other.process.kill()

@@ -74,7 +74,7 @@ def test_the_account_of_trials_is_kept_until_it_is_taken_away(layout, monkeypatc
     assert resolve(layout, task_user="").default_task is None
 
 
-def test_how_much_compiled_code_is_kept(layout: Layout) -> None:
+def test_the_limit_of_compiled_code(layout: Layout) -> None:
     given = {**agent.settings(layout, resolve(layout)), "launcher": "fork_server"}
     assert AgentConfig.model_validate(given).compiled_code == 16 << 30
     for said, meant in (("4G", 4 << 30), (0, 0)):
@@ -92,7 +92,7 @@ def test_how_much_compiled_code_is_kept(layout: Layout) -> None:
         ("nobody:", "expected USER or USER:GROUP"),
     ],
 )
-def test_an_account_that_is_not_there(layout, option, words):
+def test_a_missing_account(layout, option, words):
     with pytest.raises(ClusterError, match=f"--task-user: .*{words}"):
         resolve(layout, task_user=option)
 
@@ -284,7 +284,7 @@ def test_unknown_component_is_named(layout):
         plan.build(layout, ClusterState(), ["redis"])
 
 
-def test_each_pool_has_an_agent_with_a_name_and_folders_of_its_own(layout):
+def test_each_pool_has_an_agent_with_its_own_name_and_folders(layout):
     state = ClusterState(
         agent_id="me", pool="gpus", other_pools=["small", "ÅB c/d"], postgres_port=1
     )
@@ -306,7 +306,7 @@ def test_each_pool_has_an_agent_with_a_name_and_folders_of_its_own(layout):
         AgentConfig.model_validate(one)
 
 
-def test_whether_other_pools_get_agents_is_kept(layout):
+def test_the_choice_of_agents_for_other_pools_is_kept(layout):
     assert not resolve(layout).one_agent
     assert resolve(layout, one_agent=True).one_agent
     assert resolve(layout).one_agent

@@ -69,7 +69,7 @@ PLAIN: dict[str, Any] = {
         ({}, {"name": 3}, False),
     ],
 )
-def test_only_what_is_known_without_prefect_has_a_fingerprint(
+def test_only_plain_entries_have_a_fingerprint(
     tmp_path: Path, entry: dict[str, Any], document: dict[str, Any], plain: bool
 ) -> None:
     path = tmp_path / "prefect.yaml"
@@ -161,7 +161,7 @@ def test_no_pull_and_an_empty_pull_are_told_apart(tmp_path: Path) -> None:
         assert read.actions["pull"] == expected
 
 
-def test_equal_schedules_have_names_of_their_own_that_stay() -> None:
+def test_equal_schedules_have_different_stable_names() -> None:
     item = {"cron": "* * * * *"}
     names = list(name_items([item, item, {"interval": 5}]))
     assert len(set(names)) == 3
@@ -180,7 +180,7 @@ def test_a_schedule_without_a_kind_is_refused() -> None:
         (httpx.ConnectError("refused"), deploy.TRY_AGAIN, "refused"),
     ],
 )
-def test_the_fork_says_whether_another_try_is_worth_it(
+def test_the_fork_tells_if_another_try_may_help(
     error: Exception,
     code: int,
     said: str,

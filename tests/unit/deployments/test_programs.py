@@ -13,7 +13,7 @@ from determined_deployments.agent.launchers.docker.launcher import DockerLaunche
 from determined_deployments.agent.launchers.fork_server.launcher import ForkServerLauncher
 
 
-def test_what_is_missing_has_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_have_an_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     found = programs.lacking()
@@ -22,7 +22,7 @@ def test_what_is_missing_has_what_installs_it(monkeypatch: pytest.MonkeyPatch) -
     assert "openssh-server" in found["sshd"]
 
 
-def test_what_is_there_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_names_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     asked: dict[str, str] = {}
     monkeypatch.setattr(shutil, "which", lambda name, path: asked.setdefault(name, path))
@@ -31,5 +31,5 @@ def test_what_is_there_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(path.endswith(shells.SSHD_FOLDERS) for path in asked.values())
 
 
-def test_containers_have_what_their_images_have() -> None:
+def test_containers_keep_their_images_environment() -> None:
     assert DockerLauncher.lacks is not ForkServerLauncher.lacks

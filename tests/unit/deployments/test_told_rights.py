@@ -24,7 +24,7 @@ def told(**security: Any) -> ContainerRights:
     return settings.rights(AgentConfig.model_validate({**given, "security": security}))
 
 
-def test_a_listed_link_is_told_with_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_listed_link_is_shown_with_its_target(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "real")

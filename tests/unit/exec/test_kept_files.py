@@ -20,7 +20,7 @@ def kept(tmp_path: Path, name: str, said: list[str]) -> KeptFiles:
     return KeptFiles(manager, f"c/notebook/{name}", directory, said.append, lambda size: "")
 
 
-def test_what_is_there_comes_back_and_what_was_removed_does_not(tmp_path: Path) -> None:
+def test_present_files_come_back_and_removed_ones_do_not(tmp_path: Path) -> None:
     said: list[str] = []
     first = kept(tmp_path, "one", said)
     here = first.directory
@@ -76,7 +76,7 @@ def test_a_storage_that_is_away_does_not_end_the_notebook(tmp_path: Path) -> Non
     assert list((tmp_path / "storage").rglob("index.json"))
 
 
-def test_what_is_refused_is_not_copied(tmp_path: Path) -> None:
+def test_refused_files_are_not_copied(tmp_path: Path) -> None:
     said: list[str] = []
     files = kept(tmp_path, "full", said)
     files.refusal = lambda size: f"{size} are too many" if size > 3 else ""

@@ -43,7 +43,7 @@ def one(state: str = "idle", connections: int = 0, seconds_ago: int = 60) -> dic
         ([one()], [one(seconds_ago=3)], (True, False, True)),
     ],
 )
-def test_what_counts_as_use(kernels: Any, terminals: Any, used: tuple[bool, ...]) -> None:
+def test_the_kinds_of_use(kernels: Any, terminals: Any, used: tuple[bool, ...]) -> None:
     kinds = ("kernels_or_terminals", "kernel_connections", "activity")
     assert tuple(is_used(kind, kernels, terminals, NOW) for kind in kinds) == used
 
@@ -78,7 +78,7 @@ def test_a_tensorboard_follows_forgets_and_stays_within_its_room(
     assert "the files of experiment 7 cannot be read now" in capsys.readouterr().err
 
 
-def test_tensorboards_server_ends_with_whoever_started_it() -> None:
+def test_tensorboards_server_ends_with_its_parent() -> None:
     """However that ends: nothing outlives a task that was killed."""
     script = (
         "from determined.exec.tensorboard import Server\n"

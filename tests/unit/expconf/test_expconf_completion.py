@@ -20,7 +20,7 @@ def completed(text: str, **kwargs: Any) -> dict[str, Any]:
     return complete(load_yaml(text), defaults=STORAGE, **kwargs)
 
 
-def test_every_default_is_there() -> None:
+def test_every_default_exists() -> None:
     assert completed(MINIMAL, seed=7, name_factory=lambda: "n") == {
         "name": "n",
         "description": None,
@@ -339,7 +339,7 @@ VALUES = st.recursive(
     st.sampled_from([load_yaml(text).data for text in VALID.values()]),
     st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3),
 )
-def test_whatever_is_wrong_is_said_in_our_own_words(base: dict, changes: list) -> None:
+def test_every_mistake_has_our_own_message(base: dict, changes: list) -> None:
     data = copy.deepcopy(base)
     for path, value in changes:
         holder = data

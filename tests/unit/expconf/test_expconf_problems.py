@@ -358,7 +358,7 @@ def problems(text: str, template: dict | None = None) -> list[str]:
         ),
     ],
 )
-def test_what_the_user_is_told(text: str, expected: list[str]) -> None:
+def test_messages_for_the_user(text: str, expected: list[str]) -> None:
     assert sorted(problems(text)) == sorted(expected)
 
 
@@ -439,7 +439,7 @@ def test_a_template_is_blamed_for_its_own_mistakes() -> None:
     ]
 
 
-def test_what_a_template_may_still_bring_is_not_missing() -> None:
+def test_fields_that_a_template_may_still_bring_are_not_missing() -> None:
     part = load_yaml("searcher: {metric: loss}\ncheckpoint_storage: {type: s3}\nresources: {}\n")
     assert validate(part, complete=False) is None
     with pytest.raises(ConfigError, match=r"searcher\.name: required field is missing"):

@@ -22,7 +22,7 @@ def test_it_is_a_schema_for_editors() -> None:
 
 
 @pytest.mark.parametrize("text", VALID.values(), ids=VALID)
-def test_it_accepts_what_is_accepted(text: str) -> None:
+def test_it_accepts_valid_keys(text: str) -> None:
     VALIDATOR.validate(load_yaml(text).data)
     VALIDATOR.validate(complete(load_yaml(text), defaults=STORAGE))
 
@@ -64,7 +64,7 @@ def test_it_accepts_what_is_accepted(text: str) -> None:
         MINIMAL + "unknown: 1",
     ],
 )
-def test_it_refuses_what_is_refused(text: str) -> None:
+def test_it_refuses_invalid_keys(text: str) -> None:
     document = load_yaml(text)
     with pytest.raises(ConfigError):
         complete(document, defaults=STORAGE)

@@ -52,7 +52,7 @@ def test_a_step_has_100_batches_unless_the_file_says_otherwise() -> None:
     }
 
 
-def test_a_bare_number_in_a_file_of_today_is_no_step() -> None:
+def test_a_bare_number_in_a_current_file_is_not_a_step() -> None:
     found = problems(
         "searcher: {name: single, metric: loss, max_length: {batches: 5}}\nmin_checkpoint_period: 2\n"
     )

@@ -39,7 +39,7 @@ def problems(text: str, root: type[TaskConfig] = CommandConfig) -> list[str]:
 
 
 @pytest.mark.parametrize("root", KINDS)
-def test_what_is_complete_stays_as_it_is(root: type[TaskConfig]) -> None:
+def test_complete_values_stay_as_they_are(root: type[TaskConfig]) -> None:
     found = complete("{resources: {slots: 2}}", root, defaults=DEFAULTS)
     assert complete_task(found, root, defaults=DEFAULTS) == found
     assert found["resources"]["slots"] == 2
@@ -134,7 +134,7 @@ def test_all_mistakes_at_once_and_no_secret_among_them() -> None:
     assert "hunter2" not in "".join(found)
 
 
-def test_a_masked_secret_is_no_secret() -> None:
+def test_a_masked_secret_is_not_a_secret() -> None:
     (found,) = problems("environment: {environment_variables: ['A=********']}")
     assert "write the secret itself, or leave the field out" in found
 

@@ -50,7 +50,7 @@ def test_overrides(override: str, path: tuple, value: object) -> None:
     assert data == {"items": [{"x": 1}, {"x": 2}], "searcher": {"max_trials": 1, "m": 2}}
 
 
-def test_overrides_keep_what_they_do_not_name() -> None:
+def test_overrides_keep_unnamed_fields() -> None:
     data = {"searcher": {"name": "random", "max_trials": 1}}
     changed = apply_overrides(data, ["searcher.max_trials=8", "searcher.metric=loss"])
     assert changed == {"searcher": {"name": "random", "max_trials": 8, "metric": "loss"}}
@@ -117,7 +117,7 @@ def test_secrets_are_masked_when_printed() -> None:
     assert config["checkpoint_storage"]["secret_key"] == "s3cret"
 
 
-def test_what_determineds_client_does_not_know_is_only_there_when_asked_for() -> None:
+def test_fields_unknown_to_determineds_client_need_a_request() -> None:
     config = secretive()
     assert "pack_small_files" not in complete(config)["checkpoint_storage"]
     config["checkpoint_storage"]["pack_small_files"] = True
@@ -193,7 +193,7 @@ def test_others_see_no_secret_and_everything_else() -> None:
     assert all(secret in json.dumps(config) for secret in OTHERS_SECRETS)
 
 
-def test_the_clusters_own_storage_is_no_secret() -> None:
+def test_the_clusters_own_storage_is_not_a_secret() -> None:
     config = complete(secretive())
     storage = config["checkpoint_storage"]
     assert masked_for_others(config, known=storage)["checkpoint_storage"] == storage
@@ -237,7 +237,7 @@ def test_a_masked_configuration_is_refused_by_field() -> None:
         ("-----BEGIN RSA PRIVATE KEY-----\nMII\n-----END RSA PRIVATE KEY-----", "********"),
     ],
 )
-def test_what_looks_like_a_secret(text: str, found: str) -> None:
+def test_values_that_look_like_secrets(text: str, found: str) -> None:
     assert masked_text(text) == found
 
 
@@ -325,7 +325,7 @@ def test_importing_is_light() -> None:
     assert loaded_by("from determined.expconf import launch_command", heavy) == set()
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in expconf.__all__:
         assert getattr(expconf, name).__module__.startswith("determined.expconf.")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

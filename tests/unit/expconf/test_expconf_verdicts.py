@@ -30,7 +30,7 @@ def test_refused(piece: dict[str, Any]) -> None:
         _complete(piece)
 
 
-def test_an_image_of_ones_own() -> None:
+def test_a_users_own_image() -> None:
     images = _complete({"environment": {"image": {"cuda": "mine"}}})["environment"]["image"]
     assert images["cuda"] == "mine"
     assert images["cpu"].startswith("determinedai/environments:")

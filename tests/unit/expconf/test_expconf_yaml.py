@@ -223,7 +223,7 @@ WORDS += [
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map("".join))
-def test_the_fast_parser_understands_what_the_other_does(text: str) -> None:
+def test_the_fast_parser_agrees_with_the_other(text: str) -> None:
     def plain(node: Node, above: tuple[int, ...] = ()) -> object:
         mark = (node.tag, node.start_mark.line, node.start_mark.column)
         if id(node) in above or isinstance(node, ScalarNode):

@@ -64,7 +64,7 @@ def test_it_is_completed_with_its_own_defaults_and_the_common_ones() -> None:
     }
 
 
-def test_what_is_stored_is_read_again() -> None:
+def test_stored_values_are_read_again() -> None:
     whole = complete(load_yaml(CLIMB), defaults=STORAGE)
     assert complete(whole) == whole
     config = validate(whole)
@@ -143,7 +143,7 @@ def test_mistakes(text: str, expected: str) -> None:
     assert problem.startswith(expected)
 
 
-def test_a_misspelled_name_does_not_hide_what_is_behind() -> None:
+def test_a_misspelled_name_does_not_hide_later_mistakes() -> None:
     found = problems(CLIMB.replace("climb", "clime") + "  keep: 2\n")
     assert [line.split(": ")[1] for line in found] == ["searcher.name", "searcher.keep"]
 
@@ -157,7 +157,7 @@ def test_all_mistakes_are_found_at_once() -> None:
     ]
 
 
-def test_a_template_may_bring_what_is_missing() -> None:
+def test_a_template_may_fill_missing_fields() -> None:
     template = {"searcher": {"max_trials": 20, "keep": 0.25, "max_length": {"epochs": 9}}}
     text = CLIMB.replace("  max_trials: 8\n", "") + "  patience: 9\n"
     searcher = stored(text, template=template)
@@ -241,7 +241,7 @@ def test_packages_that_cannot_be_used() -> None:
 
 
 @pytest.mark.usefixtures("packages")
-def test_the_schema_has_what_is_installed_and_can_be_used() -> None:
+def test_the_schema_has_the_usable_plugins() -> None:
     schema = json_schema()
     Draft202012Validator.check_schema(schema)
     validator = Draft202012Validator(schema)

@@ -28,7 +28,7 @@ NAMED = {"priority": "resources.priority (7)", "weight": "resources.weight (2.5)
         ("first_in_first_out", ["priority", "weight"]),
     ],
 )
-def test_each_scheduler_heeds_its_own_settings(scheduler: str, vain: list[str]) -> None:
+def test_each_scheduler_applies_its_own_settings(scheduler: str, vain: list[str]) -> None:
     config = {"resources": {"priority": 7, "weight": 2.5}}
     found = unheeded(config, Surroundings("gpu", scheduler))
     assert [words.split(" is stored but ignored: ")[0] for words in found] == [
@@ -38,17 +38,17 @@ def test_each_scheduler_heeds_its_own_settings(scheduler: str, vain: list[str]) 
 
 
 @pytest.mark.parametrize("resources", [{}, {"priority": None, "weight": 1.0}])
-def test_what_is_not_set_needs_no_remark(resources: dict[str, Any]) -> None:
+def test_unset_fields_need_no_remark(resources: dict[str, Any]) -> None:
     assert unheeded({"resources": resources}, Surroundings("gpu", "round_robin")) == []
 
 
-def test_what_somebody_has_just_set_is_said_even_if_it_is_the_default() -> None:
+def test_a_change_gets_a_remark_even_if_it_sets_the_default() -> None:
     where = Surroundings("gpu", "priority")
     (found,) = unheeded({"resources": {"weight": 1.0}}, where, all_that_is_there=True)
     assert found.startswith("resources.weight (1) is stored but ignored")
 
 
-def test_a_task_has_all_of_its_slots_whatever_its_weight() -> None:
+def test_a_task_has_all_of_its_slots_at_any_weight() -> None:
     (found,) = unheeded({"resources": {"weight": 2}}, Surroundings("gpu", "fair_share", None, True))
     assert "a task has all of its slots or waits for them" in found
 
@@ -91,7 +91,7 @@ def test_some_machines_let_processes_mount_nothing() -> None:
     ]
 
 
-def test_mounts_of_processes_are_shared_with_nobody() -> None:
+def test_mounts_of_processes_are_private() -> None:
     mount = {"host_path": "/a", "container_path": "/b", "propagation": "rshared"}
     (found,) = unheeded({"bind_mounts": [mount]}, ON_PROCESSES)
     assert found.startswith("bind_mounts[0].propagation is stored but ignored: mounts of processes")
@@ -312,7 +312,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_a_configuration_asks_for_in_vain(case: str) -> None:
+def test_ignored_fields_of_a_configuration(case: str) -> None:
     text, begins = CASES[case]
     config = expconf.complete(expconf.load_yaml(text), defaults=STORAGE)
     found = unheeded(config, ON_PROCESSES)

@@ -36,7 +36,7 @@ def test_a_temporary_server_is_told_of_once_a_run(
 
 
 @pytest.mark.parametrize("package", ["determined_flows", "determined_deployments"])
-def test_nothing_is_sent_by_what_is_imported_later(package: str) -> None:
+def test_later_imports_send_nothing(package: str) -> None:
     """Prefect's temporary server, and MLflow's client, take it from the environment."""
     code = f"import os, {package}; print(*(os.environ[n] for n in {NAMES!r}))"
     done = subprocess.run([sys.executable, "-c", code], env={}, text=True, capture_output=True)

@@ -129,7 +129,7 @@ def test_a_changed_search_is_noticed(change: dict[str, Any], words: str) -> None
         store.restored({**CONFIG, **change})
 
 
-def test_an_unknown_digest_is_no_change() -> None:
+def test_an_unknown_digest_is_not_a_change() -> None:
     """Of a search that an earlier release committed."""
     search = RecordedSearch(CONFIG)
     search.begin()

@@ -51,7 +51,7 @@ async def store(conn: Any, items: Sequence[int]) -> list[int]:
     return [item * 10 for item in items]
 
 
-async def test_what_waits_is_written_together() -> None:
+async def test_waiting_items_are_written_together() -> None:
     async with running(store) as (db, queue):
         answers = await asyncio.gather(*(queue.submit(item) for item in range(5)))
     assert answers == [0, 10, 20, 30, 40]
@@ -102,7 +102,7 @@ async def test_a_database_that_is_away_is_said_so(monkeypatch: pytest.MonkeyPatc
         assert await queue.submit(2) == 20
 
 
-async def test_nobody_waits_for_ever_when_it_stops() -> None:
+async def test_no_client_waits_for_ever_when_it_stops() -> None:
     started = asyncio.Event()
 
     async def hang(conn: Any, items: Sequence[int]) -> list[int]:

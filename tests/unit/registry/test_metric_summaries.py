@@ -56,7 +56,7 @@ def test_the_last_value_is_that_of_the_highest_step() -> None:
 
 
 @given(reports)
-def test_merging_leaves_what_is_merged_alone(all_reports: list[dict[str, Any]]) -> None:
+def test_merging_does_not_change_its_inputs(all_reports: list[dict[str, Any]]) -> None:
     """A group that fails to commit is written again from the same batches."""
     batch = summarise(all_reports)
     before = {name: repr(one) for name, one in batch.groups.get("training", {}).items()}

@@ -116,7 +116,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         ("from determined.util import write_user_code", "the platform reads"),
     ],
 )
-def test_what_is_absent_says_what_to_use(statement: str, words: str) -> None:
+def test_absent_commands_name_an_alternative(statement: str, words: str) -> None:
     with pytest.raises(ImportError, match="is not in this release: ") as raised:
         exec(statement, {})
     assert not isinstance(raised.value, ModuleNotFoundError)

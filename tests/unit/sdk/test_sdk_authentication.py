@@ -83,7 +83,7 @@ def test_variables_count_for_their_program_only(
     assert user_of(service) == "determined"
 
 
-def test_a_user_who_is_named_does_not_become_the_default(
+def test_a_named_user_does_not_become_the_default(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = TokenStore()
@@ -164,7 +164,7 @@ def test_a_changed_local_password_is_asked_for(service: FakeService) -> None:
         user_of(service, address=address(local=True))
 
 
-def test_the_cluster_of_somebody_else_at_the_local_clusters_port(service: FakeService) -> None:
+def test_another_users_cluster_at_the_local_clusters_port(service: FakeService) -> None:
     service.cluster_id = "another"
     with pytest.raises(errors.MasterNotFoundException, match="another cluster answers at"):
         user_of(service, address=address(local=True))

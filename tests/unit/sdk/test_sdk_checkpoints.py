@@ -95,7 +95,7 @@ def test_a_second_download_copies_nothing_unless_something_is_missing(
     assert (target / "mine.txt").read_text() == "kept"
 
 
-def test_a_file_of_another_size_is_corrupt(
+def test_a_file_of_a_different_size_is_corrupt(
     client: Determined, stored: dict[str, Any], tmp_path: Path
 ) -> None:
     weights(tmp_path).write_bytes(b"abcd")
@@ -112,7 +112,7 @@ def test_a_file_of_other_content_is_corrupt(
         client.get_checkpoint(UUID).download(str(tmp_path / "out"))
 
 
-def test_what_the_service_knows_is_verified_too(
+def test_checksums_of_the_service_are_verified_too(
     client: Determined, stored: dict[str, Any], service: FakeService, tmp_path: Path
 ) -> None:
     # The storage agrees with itself, but not with what was reported: another checkpoint's files.

@@ -49,7 +49,7 @@ def test_the_first_call_logs_in(logged_in: FakeService, monkeypatch: pytest.Monk
     assert {user.username for user in client.list_users()} == {"determined", "ann"}
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for module in (client, experimental):
         assert [name for name in module.__all__ if not hasattr(module, name)] == []
 

@@ -58,7 +58,7 @@ def test_the_same_tree_gives_the_same_list(tmp_path: Path) -> None:
     assert context.pack(one) == context.pack(two)
 
 
-def test_what_is_never_wanted_stays(tmp_path: Path) -> None:
+def test_unwanted_items_stay(tmp_path: Path) -> None:
     tree(
         tmp_path,
         "train.py",
@@ -223,7 +223,7 @@ def test_two_sources_of_one_path_are_refused(tmp_path: Path) -> None:
         context.pack(one, [two / "a.py"])
 
 
-def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_missing_objects_are_named(tmp_path: Path) -> None:
     with pytest.raises(ContextError, match="missing: no such file"):
         context.pack(tmp_path / "missing")
 

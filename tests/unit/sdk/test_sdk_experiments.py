@@ -64,7 +64,7 @@ def test_a_file_is_sent_as_it_is_written(
     assert service.bodies[-1]["activate"] is False
 
 
-def test_what_is_not_heeded_is_in_the_log(
+def test_ignored_fields_are_in_the_log(
     client: Determined, service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.remarks = ["bind_mounts is stored but ignored: x"]
@@ -97,7 +97,9 @@ def test_nothing_is_sent_when_the_configuration_is_wrong(
     assert service.called("POST", "/api/v1/experiments") == 0
 
 
-def test_what_a_template_may_bring_is_not_missed(client: Determined, service: FakeService) -> None:
+def test_fields_that_a_template_may_bring_are_not_missed(
+    client: Determined, service: FakeService
+) -> None:
     client.create_experiment({"name": "x"}, template="base")
     assert service.bodies[-1]["template"] == "base"
     with pytest.raises(ConfigError, match="nmae"):
@@ -178,7 +180,7 @@ def test_actions(client: Determined, service: FakeService, action: str) -> None:
     assert service.calls[-1] == ("POST", f"/api/v1/experiments/1/{action}")
 
 
-def test_what_is_said_about_an_experiment(client: Determined, service: FakeService) -> None:
+def test_remarks_on_an_experiment(client: Determined, service: FakeService) -> None:
     service.experiments[1] = experiment()
     found = client.get_experiment(1)
     found.set_name("other")
@@ -261,7 +263,9 @@ def test_a_trials_checkpoints(client: Determined, service: FakeService) -> None:
             found.select_checkpoint(**wrong)
 
 
-def test_metrics_keep_what_json_cannot_hold(client: Determined, service: FakeService) -> None:
+def test_metrics_keep_values_that_json_cannot_hold(
+    client: Determined, service: FakeService
+) -> None:
     service.trials[1] = [trial(3)]
     service.metrics = [
         {

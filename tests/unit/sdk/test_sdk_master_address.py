@@ -29,7 +29,7 @@ def test_addresses_are_completed(given: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["ftp://host", "http://", "http://host:port", ":"])
-def test_what_is_no_address_is_refused(given: str) -> None:
+def test_an_invalid_address_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
         master.canonical(given)
 

@@ -36,7 +36,7 @@ class Away:
         )
 
 
-def test_no_word_about_a_service_that_is_there() -> None:
+def test_no_remark_about_a_running_service() -> None:
     away = Away(0)
     assert (away.run(), away.said) == ("here", [])
 

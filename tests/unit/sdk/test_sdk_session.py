@@ -40,7 +40,7 @@ def test_results_that_arrive_together_are_one_batch() -> None:
     assert list(session(*pieces).stream("/x")) == [1, 2, {"log": "é"}, 3]
 
 
-def test_what_arrived_before_an_error_is_returned_first() -> None:
+def test_data_before_an_error_is_returned_first() -> None:
     error = b'{"error": {"message": "the service is stopping", "httpCode": 503}}\n'
     stream = session(b'{"result": 1}\n' + error).stream("/x")
     assert next(stream) == 1
@@ -48,7 +48,7 @@ def test_what_arrived_before_an_error_is_returned_first() -> None:
         next(stream)
 
 
-def test_what_is_no_text_is_named_and_not_sent() -> None:
+def test_a_value_that_is_not_text_is_named_and_not_sent() -> None:
     for content in ({"a": ["x gr\udcfc.txt"]}, {"gr\udcfc.txt": 1}):
         with pytest.raises(errors.BadRequestException, match=r"sent: .*gr\\xfc\.txt is not UTF-8"):
             session().post("/x", json=content)
@@ -103,7 +103,7 @@ def test_a_repeated_delete_that_finds_nothing_is_done(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_has_connections_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_process_opens_new_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same connection two processes would read each other's answers."""
     opened: list[int] = []
 

@@ -134,7 +134,7 @@ class Nothing(SearchMethod):
         return 0.0
 
 
-def test_a_method_without_state_of_its_own(tmp_path: Path) -> None:
+def test_a_method_without_state(tmp_path: Path) -> None:
     state = SearcherState()
     state.last_event_id = 4
     Nothing().save(state, tmp_path, experiment_id=8)

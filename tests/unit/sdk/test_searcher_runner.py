@@ -343,7 +343,7 @@ def fail_a_trial(experiment: Experiment) -> None:
 
 
 @pytest.mark.parametrize("returned", [None, {"a": 1}, [None], ["Close"]])
-def test_what_is_no_list_of_operations_is_said(runs: Runs, returned: Any) -> None:
+def test_an_invalid_list_of_operations_is_reported(runs: Runs, returned: Any) -> None:
     method = type("Wrong", (ASHA,), {"on_trial_created": lambda *args: returned})
     with pytest.raises(TypeError, match="on_trial_created must return a list of operations"):
         runs.once(method(lambda rng: {"x": rng.random()}, TRIALS, 9))
@@ -374,7 +374,7 @@ def test_a_refused_answer_is_asked_for_again(
     assert len(experiment.closed) == TRIALS
 
 
-def test_an_answer_to_an_event_of_somebody_else_is_an_error(runs: Runs) -> None:
+def test_an_answer_to_another_drivers_event_is_an_error(runs: Runs) -> None:
     def steal(event_id: int) -> None:
         if event_id == 3:
             runs.experiment.queue = [e for e in runs.experiment.queue if e["id"] > 3]

@@ -116,7 +116,7 @@ def test_an_errored_member_is_replaced_when_the_round_ends() -> None:
     assert not any(isinstance(op, Close) for op in operations)  # its place was the one to fill
 
 
-def test_an_error_may_be_what_ends_the_round() -> None:
+def test_an_error_may_end_the_round() -> None:
     searcher, trials = start()
     assert report(searcher, 3, dict.fromkeys(trials[1:], 0.5)) == []
     operations = searcher.handle(TrialExitedEarly(trials[0], ExitReason.ERRORED))

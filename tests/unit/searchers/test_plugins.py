@@ -50,7 +50,7 @@ def test_its_configuration_is_checked_by_its_own_model() -> None:
 
 
 @pytest.mark.usefixtures("site")
-def test_an_unknown_name_lists_what_there_is() -> None:
+def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(SearcherError) as caught:
         find_method("climp")
     assert str(caught.value) == (
@@ -71,7 +71,7 @@ def test_a_package_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-def test_something_that_is_no_search_method(
+def test_an_object_that_is_not_a_search_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(tmp_path, "wrong-searcher", "wrong", "json:dumps")

@@ -267,7 +267,7 @@ def test_metrics_are_turned_and_never_nan(smaller: bool) -> None:
 
 
 @pytest.mark.parametrize("metric", ["0.5", True, {"a": 1}, [1.0]])
-def test_a_metric_that_is_no_number(metric: Any) -> None:
+def test_a_metric_that_is_not_a_number(metric: Any) -> None:
     searcher = scripted([A, ValidateAfter("a", 1)])
     with pytest.raises(SearcherError, match="must be a number"):
         searcher.handle(ValidationCompleted("a", metric, 1))
@@ -319,7 +319,7 @@ def test_progress_by_the_methods_word() -> None:
     assert restore_searcher(settings, searcher.snapshot()).progress() == 0.25
 
 
-def test_progress_that_is_no_number_is_none() -> None:
+def test_progress_that_is_not_a_number_is_none() -> None:
     searcher = scripted([A], [B], [])
     searcher.handle(TrialExitedEarly("a", ExitReason.INVALID_HP))
     searcher.handle(TrialExitedEarly("b", ExitReason.INVALID_HP))
@@ -327,7 +327,7 @@ def test_progress_that_is_no_number_is_none() -> None:
 
 
 @pytest.mark.parametrize("stray", [ValidateAfter("x", 1), Close("x"), Stop("x")])
-def test_operations_on_trials_that_are_not_there(stray: Operation) -> None:
+def test_operations_on_missing_trials(stray: Operation) -> None:
     searcher = scripted([A], [stray])
     with pytest.raises(SearcherError, match=f"asked to {stray.type} trial x"):
         searcher.handle(TrialCreated("a"))

@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_preview_and_json_can_carry_it() -> None:
         ),
     ],
 )
-def test_what_cannot_be_previewed(settings: Any, message: str) -> None:
+def test_impossible_previews(settings: Any, message: str) -> None:
     with pytest.raises(SearcherError, match=message):
         preview(settings)
 

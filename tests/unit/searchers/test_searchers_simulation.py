@@ -64,12 +64,12 @@ def test_reports_in_time() -> None:
     assert [trial.lengths for trial in result.trials] == [[2, 3]] * 2
 
 
-def test_what_the_configuration_refuses_is_raised() -> None:
+def test_a_refused_configuration_raises() -> None:
     with pytest.raises(SearcherError, match="max_trials"):
         simulate(config("random"))
 
 
-def test_what_the_search_raises_is_its_end() -> None:
+def test_an_exception_ends_the_search() -> None:
     result = simulate(config("random", max_trials=1, max_length=1), metric=lambda *_: "bad")  # type: ignore[arg-type]
     assert result.end == "errored"
     assert "must be a number" in str(result.error)

@@ -210,6 +210,6 @@ def test_what_is_refused(config: dict[Any, Any], message: str) -> None:
         Space({"x": config})
 
 
-def test_hyperparameters_that_are_no_map() -> None:
+def test_hyperparameters_that_are_not_a_map() -> None:
     with pytest.raises(SearcherError, match="expected a map"):
         Space([1])  # type: ignore[arg-type]

@@ -151,7 +151,7 @@ def test_reports_between_rungs_are_not_taken_for_another_length() -> None:
     assert model.trials["a"].metrics == {0: 1.0, 1: 4.0}
 
 
-def test_who_errored_is_worst_and_who_was_invalid_is_forgotten() -> None:
+def test_errored_members_are_worst_and_invalid_ones_are_forgotten() -> None:
     searcher, trials = started(n_startup_trials=3)
     for place, trial in enumerate(trials[:5]):
         searcher.handle(ValidationCompleted(trial, place / 10, 1))
@@ -218,7 +218,7 @@ def test_a_suggestion_takes_milliseconds() -> None:
     assert (time.process_time() - begin) / 10 < 0.05
 
 
-def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_it_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SearcherError) as caught:
         create_searcher(config("tpe", max_trials=2, **LENGTH))

@@ -434,7 +434,7 @@ class SchedulerContract:
 
     @shared
     @given(snapshots())
-    def test_4_idle_slots_are_held_back_for_who_may_use_them(self, snapshot: Snapshot) -> None:
+    def test_four_idle_slots_are_reserved_for_their_pool(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
         then = after(snapshot, decision)
         ahead: dict[str, list[Request]] = {}

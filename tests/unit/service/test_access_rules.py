@@ -96,7 +96,7 @@ def test_the_table_in_the_docs_is_the_table() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for action, kind in RULES if action == Action.SERVE])
-def test_who_serves_one_thing_serves_no_other(kind: Kind) -> None:
+def test_a_token_serves_one_thing_only(kind: Kind) -> None:
     """Neither another one of the same kind, nor one of the same number of another kind, nor all of them."""
     for column in (who_may_table.SUPERVISOR, who_may_table.RUN):
         who = who_serves(column, Action.SERVE, kind)
@@ -107,7 +107,7 @@ def test_who_serves_one_thing_serves_no_other(kind: Kind) -> None:
                 assert isinstance(found, Forbidden), (who, other, one)
 
 
-def test_a_supervisor_that_may_not_is_told_what_its_token_is_for() -> None:
+def test_a_refused_supervisor_hears_its_tokens_purpose() -> None:
     found = refusal(SUPERVISOR, Action.CHANGE, Target(Kind.EXPERIMENT, 7, Owner(4, "x")), "kill")
     assert isinstance(found, Forbidden)
     assert found.message == (
@@ -160,7 +160,9 @@ def test_a_target_whose_owner_is_needed_and_not_known_is_refused(
         ),
     ],
 )
-def test_a_refusal_says_who_may(action: Action, target: Target, verb: str, message: str) -> None:
+def test_a_refusal_names_the_allowed_users(
+    action: Action, target: Target, verb: str, message: str
+) -> None:
     found = refusal(BOB, action, target, verb)
     assert isinstance(found, Forbidden)
     assert found.message == message
@@ -179,7 +181,7 @@ def test_a_training_process_reports_for_its_own_trial_only() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.EXPERIMENT, Kind.TRIAL, Kind.CHECKPOINT])
-def test_a_process_changes_what_its_own_task_made(kind: Kind) -> None:
+def test_a_process_may_change_its_own_tasks_objects(kind: Kind) -> None:
     for tasks, may in ((("7.a",), True), (("7.b", "7.a"), True), (("7.b",), False), ((), False)):
         target = Target(kind, THING[kind], Owner(1, "alice", tasks))
         assert (refusal(PROCESS, Action.CHANGE, target) is None) is may
@@ -188,7 +190,7 @@ def test_a_process_changes_what_its_own_task_made(kind: Kind) -> None:
     assert refusal(bobs, Action.CHANGE, Target(kind, THING[kind], Owner(1, "alice", ("7.a",))))
 
 
-def test_a_process_that_may_not_is_told_what_it_may() -> None:
+def test_a_refused_process_hears_its_rights() -> None:
     found = refusal(PROCESS, Action.CHANGE, Target(Kind.EXPERIMENT, 7, Owner(1, "alice")), "kill")
     assert isinstance(found, Forbidden)
     assert found.message == (
@@ -205,7 +207,7 @@ def test_reading_and_reporting_cost_no_look_at_the_database() -> None:
         assert owner_decides(ALICE, Action.REPORT, kind)
 
 
-def test_a_user_is_no_agent() -> None:
+def test_a_user_is_not_an_agent() -> None:
     found = refusal(ROOT, Action.SERVE, Target(Kind.CLUSTER))
     assert isinstance(found, Unauthenticated)
 

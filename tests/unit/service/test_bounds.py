@@ -48,7 +48,7 @@ def test_depth_counts_lists_and_objects() -> None:
         ({"a": [1] * limits.VALUES}, "at most 100000 values are allowed"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_its_path(value: Any, says: str) -> None:
+def test_unstorable_values_are_refused_with_their_path(value: Any, says: str) -> None:
     with pytest.raises(BadRequest, match=says):
         check_value(value)
 
@@ -59,7 +59,7 @@ def test_nul_passes_where_it_is_replaced_later() -> None:
         check_value({"a": "\0\ud800"}, nul=True)
 
 
-def test_shape_counts_what_is_outside_of_strings() -> None:
+def test_shape_counts_characters_outside_of_strings() -> None:
     check_shape(b'"' + b"[{" * 100_000 + b'"')
     check_shape(b'["' + b'\\"[' * 100_000)
     check_shape(b"[" * 20_000)

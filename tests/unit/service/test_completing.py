@@ -69,7 +69,7 @@ def test_a_name_and_a_seed_of_the_text_stay(monkeypatch: pytest.MonkeyPatch) -> 
     assert (again["name"], again["reproducibility"]["experiment_seed"]) == ("mine", 5)
 
 
-def test_who_changes_his_configuration_changes_nobody_elses() -> None:
+def test_a_changed_configuration_is_private() -> None:
     first = complete_config(FIXED, settings())
     first["hyperparameters"]["sizes"].append(3)
     second = complete_config(FIXED, settings())
@@ -103,7 +103,7 @@ def test_long_texts_are_not_remembered(completions: list[Any]) -> None:
     assert len(completions) == 2
 
 
-def test_recent_keeps_what_was_asked_for_last() -> None:
+def test_recent_keeps_the_last_read_values() -> None:
     recent: Recent[int, str] = Recent(2)
     recent.put(1, "one")
     recent.put(2, "two")

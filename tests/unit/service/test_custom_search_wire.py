@@ -164,7 +164,7 @@ def test_operations(json: dict[str, Any], operation: Any) -> None:
         ({"setSearcherProgress": {}}, "searcherOperations"),
     ],
 )
-def test_what_cannot_be_read_is_left_out(json: Any, words: str) -> None:
+def test_unreadable_files_are_left_out(json: Any, words: str) -> None:
     good = {"closeTrial": {"requestId": ID}}
     read, problems = read_operations([good, json, good])
     assert read == [Close(ID), Close(ID)]

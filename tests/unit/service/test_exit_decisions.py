@@ -281,5 +281,5 @@ EIGHT = {"op_complete": False, "target": 8, "unit": "batches"}
         ),
     ],
 )
-def test_who_ends_by_itself_is_told_where(facts: dict[str, Any], words: str) -> None:
+def test_an_early_end_tells_its_place(facts: dict[str, Any], words: str) -> None:
     assert decide_exit(ExitFacts(**facts)).reason == f"the training code {words}"

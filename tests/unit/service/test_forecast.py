@@ -62,7 +62,7 @@ def test_its_own_experiments_limit() -> None:
     assert ask(seen) == Forecast(any_of=("a0", "b0"), count=2)
 
 
-def test_what_was_asked_to_stop_already() -> None:
+def test_runs_already_asked_to_stop() -> None:
     seen = snapshot([Request("r", "p", 4, priority=1)], {"a": [2, 2]})
     stopping = tuple(
         Running(one.id, one.agent_id, one.slot_ids, stopping=True, stopping_for="r")

@@ -27,7 +27,7 @@ async def explained(error: Exception, folder: Path) -> str:
     return (await errors.with_cause(refusal, asked(folder))).message
 
 
-async def test_what_postgres_refuses_for_want_of_space(tmp_path: Path) -> None:
+async def test_refusals_of_postgres_without_space(tmp_path: Path) -> None:
     said = await explained(psycopg.errors.DiskFull("could not extend file"), tmp_path)
     assert said.startswith("the disk of the database is full: free some space there")
 

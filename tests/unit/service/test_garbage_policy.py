@@ -64,7 +64,7 @@ def is_later(a: Candidate, b: Candidate) -> bool:
 
 
 @given(candidates(), st.integers(0, 4), st.integers(0, 4), st.integers(0, 4))
-def test_by_counting_who_comes_before(
+def test_by_counting_the_requests_ahead(
     given: list[Candidate], experiment_best: int, trial_best: int, trial_latest: int
 ) -> None:
     expected = set()
@@ -134,7 +134,7 @@ def test_of_checkpoints_at_other_steps_than_validations_the_last_stays() -> None
     assert kept(of_steps(None, None, None), BEST_ONLY) == [3]
 
 
-def test_who_wants_no_best_keeps_none() -> None:
+def test_a_policy_without_best_keeps_none() -> None:
     nothing = Policy(0, 0, 0)
     assert kept(of_steps(None, None, unnamed=True), nothing) == []
     assert kept(of_steps(math.nan, math.nan), nothing) == []

@@ -22,7 +22,7 @@ def is_internal(route: object) -> bool:
     return isinstance(route, APIRoute) and route.path.startswith(paths.PREFIX)
 
 
-def test_what_an_agent_of_the_release_before_sends_is_read() -> None:
+def test_messages_of_the_previous_releases_agent_are_read() -> None:
     session = "b7a1d6f2-5a54-4a09-a5ba-07b61d5ddf3a"
     body = (
         f'{{"session": "{session}", "host": "h", "version": "0.1.0", "allocations": ["1.a.1"],'

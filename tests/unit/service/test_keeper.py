@@ -39,7 +39,7 @@ def test_verdict(type_: str, in_state_s: int, silent_s: float, expected: str) ->
     assert verdict(type_, in_state_s, silent_s) == expected
 
 
-def test_a_cancel_of_before_is_no_cancel() -> None:
+def test_an_earlier_cancel_does_not_count() -> None:
     """Of an owner that goes on, and of one that cannot be cancelled."""
     assert verdict("CANCELLED", 1, 1, heeds_cancel=False) == "restart"
     assert verdict("CANCELLING", 1, 1, heeds_cancel=False) == "wait"

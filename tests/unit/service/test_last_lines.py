@@ -30,5 +30,5 @@ from determined_service.lifecycle.exits import Exit, last_line
         ),
     ],
 )
-def test_it_is_what_scripts_wait_for(end: Exit, line: str) -> None:
+def test_scripts_can_wait_for_it(end: Exit, line: str) -> None:
     assert last_line(end) == line

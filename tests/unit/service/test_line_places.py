@@ -31,6 +31,6 @@ def test_without_room_all_get_new_places_in_the_same_order() -> None:
     assert len(set(found.values())) == 4
 
 
-def test_who_is_not_in_line() -> None:
+def test_requests_outside_the_line() -> None:
     with pytest.raises(ValueError):
         place_beside(LINE, 7, ahead=True, moved=9, now=0.0)

@@ -65,7 +65,7 @@ def test_a_policy_without_a_name_goes_by_its_pattern() -> None:
     assert (policy.name, policy.action) == ("a.c", "exclude_node")
 
 
-async def test_what_cannot_be_used_is_said_with_its_place() -> None:
+async def test_invalid_entries_are_reported_with_their_place() -> None:
     with pytest.raises(
         PatternError, match=r"log_policies\[1\]\.pattern: 'a\(\?!b\)' cannot be used"
     ):

@@ -18,7 +18,7 @@ def test_long_texts_are_cut() -> None:
     assert markdown.text("a" * 10, 5) == "aaaa…"
 
 
-def test_a_fence_is_longer_than_what_is_in_it() -> None:
+def test_a_fence_is_longer_than_the_fences_in_it() -> None:
     assert markdown.fenced(["a", "````", "b"]) == "`````text\na\n````\nb\n`````"
     assert markdown.fenced(["a"]) == "```text\na\n```"
 

@@ -37,7 +37,7 @@ def told(*names: str, age_s: float = 100.0) -> list[str]:
     ]
 
 
-def test_what_passed_is_not_told() -> None:
+def test_passing_states_are_not_delivered() -> None:
     assert told("pending", "running", "completed") == ["Running", "Completed"]
 
 

@@ -37,7 +37,7 @@ def settings(proxy_host):
         ("", "127.0.0.1:8080", None),
     ],
 )
-def test_where_the_pages_are(proxy_host, host, found):
+def test_the_addresses_of_the_pages(proxy_host, host, found):
     assert elsewhere(settings(proxy_host), hosts.MLFLOW, host) == found
 
 

@@ -15,7 +15,7 @@ from tests.listening import listening
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["as the tests", "as the service"])
-async def test_what_a_server_writes_is_sent_at_once(own: bool) -> None:
+async def test_a_servers_data_is_sent_at_once(own: bool) -> None:
     app = FastAPI()
     server = Server(app, uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     server.config.load()

@@ -27,7 +27,7 @@ def test_a_blank_password_is_one() -> None:
 
 
 @pytest.mark.parametrize("kept", ["", "plain", "$argon2id$v=19$m=8", "bcrypt$a$b"])
-def test_what_is_no_hash_matches_nothing(kept: str) -> None:
+def test_an_invalid_hash_matches_nothing(kept: str) -> None:
     assert not passwords.matches(SENT, kept)
 
 
@@ -45,7 +45,7 @@ def test_other_costs_are_outdated() -> None:
     assert passwords.is_outdated(cheap)
 
 
-def test_a_user_without_a_password_costs_what_a_wrong_password_costs(
+def test_a_missing_password_costs_as_much_as_a_wrong_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hashed: list[argon2.Parameters] = []

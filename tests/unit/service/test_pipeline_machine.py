@@ -52,7 +52,7 @@ def test_a_step_fails_when_all_its_experiments_have_ended() -> None:
     assert next_moves(only, [standing(RUNNING, COMPLETED)]) == [Finish(0, COMPLETED, None)]
 
 
-def test_what_needs_it_is_skipped_and_the_rest_goes_on() -> None:
+def test_dependent_steps_are_skipped_and_the_rest_goes_on() -> None:
     both = plan(a="", b="a", c="", d="c")
     now = [standing(FAILED), standing(WAITING), standing(COMPLETED), standing(WAITING)]
     assert next_moves(both, now) == [Finish(1, SKIPPED, "step a failed"), Expand(3)]

@@ -66,7 +66,7 @@ def test_log_axes(values: list[float], kind: dict[str, Any] | None, log: bool) -
     assert axis(values, kind).log == log
 
 
-def test_what_is_the_same_everywhere_is_no_axis() -> None:
+def test_a_constant_hyperparameter_is_not_an_axis() -> None:
     found, constant = axes({}, [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}])
     assert [one.name for one in found] == ["a"]
     assert constant == {"b": "x"}

@@ -42,6 +42,6 @@ def test_a_key_does_not_hold_the_secret() -> None:
         ({"public_url": "https://det.example/"}, "https://det.example"),
     ],
 )
-def test_where_browsers_find_the_service(values: dict[str, Any], base: str) -> None:
+def test_the_address_for_browsers(values: dict[str, Any], base: str) -> None:
     made = settings(**values)
     assert links.link(made, 3) == f"{base}/plots/experiments/3/{links.key_of(made, 3)}"

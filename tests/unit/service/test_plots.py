@@ -194,7 +194,7 @@ def test_a_diverged_trial_does_not_hide_the_others() -> None:
         ([], None),
     ],
 )
-def test_what_counts_as_far(values: list[float], shown: float | None) -> None:
+def test_the_farthest_step(values: list[float], shown: float | None) -> None:
     for sign in (1, -1):
         found = core_range([sign * value for value in values], smaller_is_better=sign == 1)
         assert (found is None) == (shown is None)
@@ -280,7 +280,7 @@ def test_many_hyperparameters_leave_room_for_the_important_ones() -> None:
     assert any("to save space" in note for note in found["parallel"].notes)
 
 
-def test_importance_finds_what_the_metric_depends_on() -> None:
+def test_importance_finds_the_important_hyperparameter() -> None:
     section = sections(asha(200))["importance"]
     (bars,) = traces(section)
     assert bars.y[-1] == "optimizer.learning_rate"
@@ -289,7 +289,7 @@ def test_importance_finds_what_the_metric_depends_on() -> None:
     assert "seed" not in bars.y
 
 
-def test_importance_without_optuna_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_importance_without_optuna_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     section = sections(asha(200))["importance"]
     assert section.figure is None

@@ -76,12 +76,12 @@ def test_the_page_itself(path):
         ("x\\..\\api", "/prefect/x%5C..%5Capi"),
     ],
 )
-def test_an_address_that_somebody_reads_otherwise_is_refused(path, raw):
+def test_an_ambiguous_address_is_refused(path, raw):
     assert not visitors.is_plain(path, raw)
     assert visitors.is_plain("api/flows/name/a#b", "/prefect/api/flows/name/a%23b")
 
 
-def test_what_may_hold_secrets_is_empty():
+def test_fields_that_may_hold_secrets_are_empty():
     run = {
         "name": "r",
         "parameters": {"config": "password: x"},

@@ -47,7 +47,7 @@ def request(*lines: str, first: str = "GET / HTTP/1.1") -> http1.Request:
         b"POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked",
     ],
 )
-def test_what_may_be_read_in_two_ways_is_refused(head: bytes) -> None:
+def test_ambiguous_requests_are_refused(head: bytes) -> None:
     with pytest.raises(BadMessage):
         http1.read_request(head)
 
@@ -76,7 +76,7 @@ LINES = [
     ),
     st.lists(st.sampled_from(LINES), max_size=4),
 )
-def test_what_is_taken_is_what_another_reader_sees(first: str, lines: list[str]) -> None:
+def test_taken_records_equal_another_readers(first: str, lines: list[str]) -> None:
     """h11, whose reading is strict, takes all that this one takes, with the same framing."""
     head = "\r\n".join([first, "Host: a", *lines]).encode("latin-1")
     try:

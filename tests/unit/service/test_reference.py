@@ -7,7 +7,7 @@ from determined_service.access.rules import Grant
 from tests.printed import ROOT
 
 
-def test_the_page_is_what_the_routes_say() -> None:
+def test_the_page_matches_the_routes() -> None:
     made = reference.page()
     written = (ROOT / "docs" / "reference" / "rest.md").read_text()
     assert made == written, "the page is not that of these routes: run `make docs`"

@@ -106,7 +106,7 @@ def test_internal_routes_are_for_agents_supervisors_and_runs_alone() -> None:
         assert internal == any(rule.action == Action.SERVE for rule in found), f"{method} {path}"
 
 
-def test_a_route_that_asks_nobody_is_seen() -> None:
+def test_a_route_without_a_check_is_found() -> None:
     router = APIRouter()
 
     @router.get("/asks")
@@ -120,7 +120,7 @@ def test_a_route_that_asks_nobody_is_seen() -> None:
     assert found["POST", "/asks-nobody"] == []
 
 
-def test_what_the_table_does_not_name_cannot_be_declared() -> None:
+def test_rights_outside_the_table_cannot_be_declared() -> None:
     with pytest.raises(KeyError):
         May(Action.DELETE, Kind.USER)
 

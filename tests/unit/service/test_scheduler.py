@@ -34,7 +34,7 @@ def test_a_wide_request_is_not_overtaken() -> None:
     assert found == {}
 
 
-def test_a_request_wider_than_every_agent_holds_nobody_back() -> None:
+def test_a_request_wider_than_every_agent_blocks_no_other() -> None:
     assert placed(request("wide", 3), request("a"), agents=(agent("x", 2),)) == {"a": "x"}
 
 
@@ -87,7 +87,7 @@ def test_a_held_slot_that_was_disabled_is_not_counted() -> None:
     assert placed(request("a", 2), agents=(held,)) == {"a": "x"}
 
 
-def test_priority_and_weight_are_not_heeded() -> None:
+def test_priority_and_weight_are_ignored() -> None:
     later = Request("important", "p", 1, priority=1, weight=9.0)
     assert placed(request("first"), later, agents=(agent("x", 1),)) == {"first": "x"}
 

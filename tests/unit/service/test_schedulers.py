@@ -138,7 +138,7 @@ def test_priority_with_preemption() -> None:
     assert pool.runs == {"four"}
 
 
-def test_only_what_can_be_preempted_fills_up_behind_what_is_stuck() -> None:
+def test_only_preemptible_jobs_fill_slots_behind_a_stuck_one() -> None:
     pool = Play(Priority(preemption=True), 4)
     pool.ask("task", 1, priority=9, preemptible=False)
     pool.ask("wide", 4, priority=5)
@@ -197,7 +197,7 @@ def test_a_gang_gets_all_its_agents_or_none() -> None:
     assert parts == [("a3", 3), ("a0", 2), ("a1", 2)]
 
 
-def test_what_wants_one_agent_never_spreads() -> None:
+def test_single_agent_requests_never_spread() -> None:
     pool = Play(FirstInFirstOut(), 4, 4)
     for name in ("a", "b"):
         pool.ask(name, 3)
@@ -306,7 +306,7 @@ def test_fair_share_by_weight() -> None:
     assert pool.held() == {1: 4, 2: 4}
 
 
-def test_what_one_experiment_does_not_want_others_use() -> None:
+def test_slots_that_one_experiment_does_not_want_go_to_others() -> None:
     pool = Play(FairShare(), 8)
     pool.search(1, 2, position=1.0, weight=50.0)
     pool.search(2, 30, position=2.0)

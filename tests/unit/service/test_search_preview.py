@@ -150,11 +150,11 @@ async def test_the_seed_decides(client: httpx.AsyncClient) -> None:
         ({"config": CONFIG, "seed": "x"}, "found 'x'"),
     ],
 )
-async def test_what_cannot_be_previewed(client: httpx.AsyncClient, body: Any, text: str) -> None:
+async def test_impossible_previews(client: httpx.AsyncClient, body: Any, text: str) -> None:
     assert text in await refused(client, body)
 
 
-async def test_a_body_that_is_no_json(client: httpx.AsyncClient) -> None:
+async def test_a_body_that_is_not_json(client: httpx.AsyncClient) -> None:
     answer = await client.post("/searcher/preview", content=b"{")
     assert answer.status_code == 400
     assert "not JSON" in answer.json()["error"]["error"]

@@ -48,7 +48,7 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def test_what_the_topics_are() -> None:
+def test_the_topics() -> None:
     named = {
         "scheduler",
         "outbox",

@@ -82,7 +82,7 @@ def test_the_reason_is_the_schedulers(
     assert words in why(decision)["mine"]
 
 
-def test_what_is_free_is_kept_for_the_first_in_the_queue() -> None:
+def test_free_slots_are_reserved_for_the_first_in_the_queue() -> None:
     ahead = [Request("wide", "default", 2), Request("none", "default", 0), Request("x", "gpu", 1)]
     snapshot = Snapshot((*ahead, request()), (BUSY,))
     decision = decide(snapshot)
@@ -93,7 +93,7 @@ def test_what_is_free_is_kept_for_the_first_in_the_queue() -> None:
     assert free_slots(snapshot, "default") == 1
 
 
-def test_what_can_never_run_is_not_ahead() -> None:
+def test_requests_that_can_never_run_are_not_ahead() -> None:
     requests = (Request("too wide", "default", 3), Request("next", "default", 1), request())
     found = why(decide(Snapshot(requests, (FULL,))))
     assert found["next"].endswith("0 of 2 are free")
@@ -114,7 +114,7 @@ def test_a_limit_counts_what_a_narrower_request_got_in_the_same_decision() -> No
     assert why(decision)["mine"].endswith("holds 2 of the 2 slots that resources.max_slots allows")
 
 
-def test_only_what_is_asked_for_is_put_into_words() -> None:
+def test_only_requested_reasons_are_put_into_words() -> None:
     snapshot = Snapshot((request(), Request("other", "gpu", 1), Request("b", "gpu", 1)), (WIDE,))
     found = why_queued(FirstInFirstOut(), snapshot, ["mine", "b"])
     assert found == {

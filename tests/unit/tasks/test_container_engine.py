@@ -44,7 +44,7 @@ def test_other_refusals_are_errors() -> None:
         engine.remove(client_that_answers(400), "c1")
 
 
-async def test_the_agent_asks_until_the_engine_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_agent_asks_until_the_engine_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "RETRY_SECONDS", 0)
     tries = []
 

@@ -56,7 +56,7 @@ def test_sizes(size: int | str, in_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("size", ["", "G", "1X", "-1G", "1 2"])
-def test_other_words_are_no_sizes(size: str) -> None:
+def test_other_words_are_not_sizes(size: str) -> None:
     with pytest.raises(ValueError, match="expected a size such as"):
         size_in_bytes(size)
 
@@ -68,7 +68,7 @@ def test_gpus_are_asked_for_by_uuid() -> None:
     assert "DeviceRequests" not in made(slot_ids=[])["HostConfig"]
 
 
-def test_a_container_has_what_the_configuration_says() -> None:
+def test_a_container_follows_the_configuration() -> None:
     config = {
         "resources": {"shm_size": "1G", "devices": [{"host_path": "/a", "container_path": "/b"}]},
         "environment": {"add_capabilities": ["IPC_LOCK"], "drop_capabilities": ["CHOWN"]},
@@ -96,7 +96,7 @@ def test_a_container_has_what_the_configuration_says() -> None:
     assert made()["HostConfig"]["ShmSize"] == 4 << 30
 
 
-def test_what_compilers_keep_is_mounted_unless_the_image_or_the_user_has_another_place() -> None:
+def test_compiled_code_is_mounted_unless_the_image_or_the_user_has_another_place() -> None:
     given: dict[str, Any] = {"root": Path("/a"), "image": "i", "command": ["true"], "env": {}}
     host = plan.request(
         leg(), PLACE, SETTINGS, **given, user="0:0", compiled=Path("/work/compiled/k.c/code")
@@ -184,7 +184,7 @@ def test_images_are_split(image: str, parts: tuple[str, str]) -> None:
         ("received unexpected HTTP status: 503 Service Unavailable", None),
     ],
 )
-def test_what_a_registry_says_is_told_in_words(words: str, said: str | None) -> None:
+def test_a_registrys_answer_is_put_into_words(words: str, said: str | None) -> None:
     found = images.refused("x:1", words, has_credentials=False)
     assert (found is None) if said is None else (said in str(found) and words in str(found))
 
@@ -276,7 +276,7 @@ def test_the_agents_own_network_comes_first() -> None:
     assert plan.network_mode(leg(defaults={"network_mode": "host"}), local) == "host"
 
 
-def test_a_network_that_is_not_there() -> None:
+def test_a_missing_network() -> None:
     ended = ends.refused("network lab not found", "x")
     assert ended.kind is ExitKind.FAILED_TO_START
     assert "names a network that the agent's machine does not have" in str(ended.reason)
@@ -312,7 +312,7 @@ def test_mlflow_finds_the_trials_own_run(
 @pytest.mark.parametrize(
     ("users", "values"), [([], ("true", "true")), (["DO_NOT_TRACK=0"], ("0", "true"))]
 )
-def test_libraries_of_a_task_report_to_nobody_unless_the_user_wants_it(
+def test_libraries_of_a_task_send_no_telemetry_unless_the_user_wants_it(
     users: list[str], values: tuple[str, str]
 ) -> None:
     env = plan.environment(leg(environment_variables=users), PLACE, SETTINGS, [], None)

@@ -39,7 +39,7 @@ def require(
 
 
 @pytest.mark.parametrize("config", ALL)
-def test_what_nobody_gave_is_refused(config: dict[str, Any]) -> None:
+def test_rights_that_were_not_given_are_refused(config: dict[str, Any]) -> None:
     with pytest.raises(RightsError, match="agent a allows none: ask who runs that agent to add it"):
         require(config)
     require(config, LISTS)
@@ -48,7 +48,7 @@ def test_what_nobody_gave_is_refused(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("config", [MOUNT, STORAGE])
-def test_an_account_mounts_what_it_wants(config: dict[str, Any]) -> None:
+def test_an_account_mounts_any_path(config: dict[str, Any]) -> None:
     require(config, is_root=False)
 
 
@@ -71,7 +71,7 @@ def test_a_folder_beside_is_none(path: str) -> None:
         require(config, LISTS)
 
 
-def test_a_link_is_what_it_leads_to(tmp_path: Path) -> None:
+def test_a_links_target_counts(tmp_path: Path) -> None:
     (tmp_path / "listed").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "listed" / "out").symlink_to(tmp_path / "other")

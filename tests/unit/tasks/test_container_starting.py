@@ -64,7 +64,7 @@ def test_it_is_started_at_once() -> None:
     assert (engine.asked, leg.said) == (["POST create", "POST start"], [])
 
 
-def test_what_an_earlier_try_has_left_goes_first() -> None:
+def test_leftovers_of_an_earlier_try_are_removed_first() -> None:
     engine, leg = Engine((201, ""), BROKEN, (409, "the name is in use")), Leg()
     leg.start(engine)
     assert engine.asked == [
@@ -101,9 +101,7 @@ def test_a_leg_that_is_stopped_does_not_wait() -> None:
         ((500, "could not select device driver"), "the engine cannot give the container its GPUs"),
     ],
 )
-def test_what_the_configuration_wants_is_refused_at_once(
-    answer: tuple[int, str], reason: str | None
-) -> None:
+def test_impossible_rights_are_refused_at_once(answer: tuple[int, str], reason: str | None) -> None:
     engine, leg = Engine(answer, *[answer] * 20), Leg()
     with pytest.raises(docker.errors.APIError if reason is None else CannotStart, match=reason):
         leg.start(engine)

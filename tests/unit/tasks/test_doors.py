@@ -156,7 +156,7 @@ def test_who_is_refused(port: int, hello: dict[str, Any], words: bytes) -> None:
     assert words in visitor.said[Frame.REFUSED]
 
 
-def test_what_is_no_first_frame_ends_the_connection(port: int) -> None:
+def test_an_invalid_first_frame_ends_the_connection(port: int) -> None:
     for said in (b"GET / HTTP/1.1\r\n\r\n", b"\1\xff\xff\xff\xff", shells.frame(Frame.HELLO, b"[")):
         visitor = Visitor(port)
         visitor.socket.sendall(said)

@@ -89,7 +89,7 @@ def test_another_key_opens_nothing(
     assert server[1] == []
 
 
-def test_what_was_overheard_opens_nothing(
+def test_an_overheard_proof_opens_nothing(
     opened: gates.Gates, server: tuple[int, list[bytes]]
 ) -> None:
     key = gate.key(TOKEN, ALLOCATION, "web")
@@ -104,7 +104,7 @@ def test_what_was_overheard_opens_nothing(
     assert proofs[0] != proofs[1]
 
 
-def test_more_than_a_proof_is_no_proof(
+def test_data_after_a_proof_invalidates_it(
     opened: gates.Gates, server: tuple[int, list[bytes]]
 ) -> None:
     key = gate.key(TOKEN, ALLOCATION, "web")
@@ -116,7 +116,7 @@ def test_more_than_a_proof_is_no_proof(
     assert server[1] == []
 
 
-def test_strangers_push_out_nobody_but_strangers(
+def test_strangers_push_out_only_strangers(
     opened: gates.Gates,
     server: tuple[int, list[bytes]],
     monkeypatch: pytest.MonkeyPatch,

@@ -40,7 +40,7 @@ except ZeroDivisionError as error:
         ("print('fine')", None),
     ],
 )
-def test_what_python_writes(code: str, expected: str | None) -> None:
+def test_output_of_python(code: str, expected: str | None) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)
     found = read(done.stderr)
     if expected is None:

@@ -42,7 +42,7 @@ def test_an_entrypoint_names_the_working_directory() -> None:
     assert found.on_machine("/run/determined/workdir/train.py") == HERE / "train.py"
 
 
-def test_where_the_machine_has_a_path() -> None:
+def test_a_path_on_the_machine() -> None:
     given = [bind("/a", "/data"), bind("/b", "/data/inner"), bind("/c", "rel")]
     found = of({"bind_mounts": given})
     assert found is not None

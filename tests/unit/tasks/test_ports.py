@@ -94,6 +94,6 @@ def test_no_way_to_the_service_is_not_taken_for_this_machine(
         ports.own_address("http://nowhere.invalid:8080")
 
 
-def test_the_address_of_a_container_with_a_network_of_its_own() -> None:
+def test_the_address_of_a_container_with_a_separate_network() -> None:
     container = {"NetworkSettings": {"Networks": {"bridge": {"IPAddress": "172.17.0.2"}}}}
     assert plan.own_address(container) == "172.17.0.2"

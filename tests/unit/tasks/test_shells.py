@@ -43,7 +43,7 @@ def test_a_new_key_is_one_that_ssh_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "-oProxyCommand=x", "a b", "a\nHost *", "a" * 300, "ro%ot", 'a"b', "a$b"]
 )
-def test_what_is_no_account_reaches_no_ssh(name: str) -> None:
+def test_an_invalid_account_does_not_reach_ssh(name: str) -> None:
     assert not shells.is_account(name)
     assert not shells.is_host_key(f"ssh-ed25519 {'A' * 68} {name}")
 
@@ -170,7 +170,7 @@ async def test_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("background")
-async def test_who_goes_takes_the_programs_along(tmp_path: Path) -> None:
+async def test_a_leaving_client_takes_the_programs_along(tmp_path: Path) -> None:
     used: list[int] = []
     async with terminals(tmp_path, used) as client:
         client.hello()

@@ -35,7 +35,9 @@ def test_forms_of_entrypoints(tmp_path: Path, entrypoint: str | list[str]) -> No
 
 
 @pytest.mark.parametrize("entrypoint", ["./run.sh", "echo $HOME; ls", "python3 -c 'import x'", []])
-def test_what_is_no_python_file_names_nothing(tmp_path: Path, entrypoint: str | list[str]) -> None:
+def test_an_invalid_python_file_names_no_imports(
+    tmp_path: Path, entrypoint: str | list[str]
+) -> None:
     write(tmp_path, train="import torch")
     assert static_imports.read(entrypoint, tmp_path) == []
 
@@ -73,7 +75,7 @@ from numpy import *
 
 
 @pytest.mark.parametrize("text", ["import (", "\0", "\xff" * 3, "(" * 5000])
-def test_what_cannot_be_read_names_nothing(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_source_names_no_imports(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text, encoding="latin-1")
     assert static_imports.read("python3 train.py", tmp_path) == []
     assert static_imports.read("python3 absent.py", tmp_path) == []

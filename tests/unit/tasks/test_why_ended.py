@@ -46,7 +46,7 @@ def of_rank(rank: int, lines: list[bytes]) -> list[bytes]:
         *(b"[1]<stderr>:[rank=1] ", b"[1,1]<stderr>:", b"[1,1]<stderr>: "),
     ],
 )
-def test_what_launchers_and_torch_put_in_front(before: bytes) -> None:
+def test_prefixes_of_launchers_and_torch(before: bytes) -> None:
     assert why(*(before + line for line in FAILING)) == RANK_1
 
 
@@ -92,7 +92,7 @@ TORCHRUN = [
     [[b"determined.launch: rank 1 ended with exit code 1, ending the others"], TORCHRUN],
     ids=["determined.launch", "torchrun"],
 )
-def test_the_launcher_knows_who_failed_first(launcher: list[bytes]) -> None:
+def test_the_launcher_finds_the_first_failure(launcher: list[bytes]) -> None:
     assert why(*of_rank(0, LATER), *of_rank(1, FAILING), *launcher) == RANK_1
     found = why(*of_rank(0, LATER), *of_rank(1, [b"no data for this rank"]), *launcher)
     assert found == "rank 1: last line of stderr: no data for this rank"
@@ -102,7 +102,7 @@ def test_torchrun_names_the_rank_of_workers_without_a_process_group() -> None:
     assert why(*FAILING, *TORCHRUN) == RANK_1
 
 
-def test_of_several_exceptions_without_a_rank_nobody_knows_whose_the_last_is() -> None:
+def test_several_exceptions_without_a_rank_have_no_last_one() -> None:
     seen = "; torchrun saw rank 1 fail first"
     assert why(*FAILING, *LATER, *TORCHRUN) == f"KeyError: 'lr' (train.py, line 9: gather()){seen}"
     # torchrun may see the end of who lost another worker before the end of that one.
@@ -185,7 +185,7 @@ sys.exit("env: 'bash\\r': No such file or directory\nenv: use -[v]S to pass opti
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_what_programs_print_at_their_end(tmp_path: Path, name: str) -> None:
+def test_the_last_output_of_programs(tmp_path: Path, name: str) -> None:
     code, expected = PRINTED[name]
     (tmp_path / "train.py").write_text(code)
     done = subprocess.run([sys.executable, "train.py"], capture_output=True, cwd=tmp_path)

@@ -84,7 +84,7 @@ def test_a_message_comes_back_from_json_as_it_was() -> None:
     assert given.launch[0].checkpoint == legs.CheckpointFacts({"a": 1})
 
 
-def test_what_a_newer_release_adds_is_ignored_and_what_an_older_leaves_out_has_a_default() -> None:
+def test_new_fields_are_ignored_and_missing_ones_have_defaults() -> None:
     found = legs.LegSpec.from_json({**SPEC, "fragment": 1})
     assert (found.task_type, found.run_id, found.checkpoint) == ("TRIAL", 1, None)
     assert agents.Registration.from_json({"session": str(SESSION)}).wire == 0
@@ -121,7 +121,7 @@ def test_the_wrong_type_is_named(message: type[Message], data: Any, words: str) 
         message.from_json(data)
 
 
-def test_keys_that_are_no_text_become_text() -> None:
+def test_keys_that_are_not_text_become_text() -> None:
     uuid = UUID(int=7)
     assert deletions.Deleted({uuid: {"a": 1}}).to_json() == {"left": {str(uuid): {"a": 1}}}
 
@@ -132,7 +132,7 @@ def test_versions_that_are_understood() -> None:
     assert version.OLDEST <= version.VERSION - 1, "one release behind is promised"
 
 
-def test_a_version_that_is_not_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_version_is_told_to_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "OLDEST", 1)
     old = version.refusal("a1", 0, "0.0.9")
     assert old is not None
