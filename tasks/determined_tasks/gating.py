@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def gates_before(
     ports: list[Port], address: str, inside: str, token: str, allocation_id: str
 ) -> Gates | None:
-    """Opens gates on the network before ports that listen at ``inside``; None: none are needed, because the
-    service, which knows this machine as ``address``, reaches the ports itself."""
-    if not ports or address == LOOPBACK:
+    """Opens gates at ``address``, as which the service knows this machine, before ports that listen at
+    ``inside``; None: none are needed, because ``inside`` is what the service reaches."""
+    if not ports or address == inside == LOOPBACK:
         return None
     # Few legs need it, and asyncio with it.
     from determined_tasks.gates import Gates

@@ -168,7 +168,7 @@ def fetch_model_def(service: ServiceLink, model_def_hash: str) -> bytes:
     return service.get(path)
 
 
-def _nothing() -> None:
+def _nothing(_: errors.BadRequestException) -> None:
     return
 
 
@@ -200,9 +200,7 @@ class Leg:
         self.address = ""
         self._serving: list[ports.Watch | Gates] = []
         self._doors: Any = None
-        self.reporter = LegReporter(
-            reports, spec, place.agent_id, root / SPOOL, self._allocation_ended
-        )
+        self.reporter = LegReporter(reports, spec, place.agent_id, root / SPOOL, self._refused)
         self.carrier = make(spec, place, root, self.reporter)
 
     def run(self, stop: int | None = None) -> LegResult:
@@ -234,8 +232,12 @@ class Leg:
         else:
             self.stop(exit_reason.infrastructure("stopped together with its agent"))
 
-    def _allocation_ended(self) -> None:
-        self.stop(exit_reason.infrastructure("the allocation had ended before its process ran"))
+    def _refused(self, refusal: errors.BadRequestException) -> None:
+        if isinstance(refusal, errors.ConflictException | errors.NotFoundException):
+            words = "the allocation had ended before its process ran"
+            self.stop(exit_reason.infrastructure(words))
+        else:
+            self.stop(exit_reason.failed_to_start(str(refusal)))
 
     def _run(self) -> LegResult:
         try:

@@ -32,8 +32,9 @@ class LegReporter:
 
     Order of calls: :meth:`begin` at most once; :meth:`start` at most once, when the process runs;
     :meth:`put` and :meth:`say` any number of times; :meth:`finish` once. No thread is started before the
-    first of ``begin``, ``start`` and ``finish``: forks come before. ``on_ended`` is called when the service
-    says that the allocation has ended, in a thread or in ``start``.
+    first of ``begin``, ``start`` and ``finish``: forks come before. ``on_refused`` is called when the service
+    refuses the start, because the allocation has ended or because its ports are not its own, in a thread or
+    in ``start``.
     """
 
     def __init__(
@@ -42,13 +43,13 @@ class LegReporter:
         spec: LegSpec,
         agent_id: str,
         spool: Path,
-        on_ended: Callable[[], None],
+        on_refused: Callable[[errors.BadRequestException], None],
     ) -> None:
         self._service = service
         self._allocation_id = spec.allocation_id
         # One-node legs have no need to say where they run.
         self._node = agent_id if spec.nodes > 1 else None
-        self._on_ended = on_ended
+        self._on_refused = on_refused
         self.owner: LogOwner = {
             "task_id": spec.task_id,
             "allocation_id": spec.allocation_id,
@@ -81,8 +82,8 @@ class LegReporter:
         started = Started(pid, socket.gethostname(), self._node, address, list(ports))
         if self._thread is None:
             self.begin(started)
-        elif not self._post(paths.RUNNING, started, service):
-            self._on_ended()
+        else:
+            self._post_start(started, service)
 
     def port(self, service: ServiceLink, state: PortState) -> bool:
         """Reports that a port can be reached (any more), on a connection of the caller's own; one try.
@@ -98,9 +99,14 @@ class LegReporter:
         return True
 
     def _work(self, started: Started | None) -> None:
-        if started is not None and not self._post(paths.RUNNING, started):
-            self._on_ended()
+        if started is not None:
+            self._post_start(started)
         self._shipper.run()
+
+    def _post_start(self, started: Started, service: ServiceLink | None = None) -> None:
+        refusal = self._post(paths.RUNNING, started, service)
+        if refusal is not None:
+            self._on_refused(refusal)
 
     def put(self, line: ParsedLine, stdtype: str, time_s: float) -> None:
         """A line of the process's output."""
@@ -123,17 +129,19 @@ class LegReporter:
         self._thread.join()
         self._post(paths.EXIT, replace(result.report, agent_id=self._node))
 
-    def _post(self, where: str, report: Message, service: ServiceLink | None = None) -> bool:
-        """Sends until the service answers; False when it refuses reports of the allocation."""
+    def _post(
+        self, where: str, report: Message, service: ServiceLink | None = None
+    ) -> errors.BadRequestException | None:
+        """Sends until the service answers; the refusal, if it refuses the report."""
         path = where.format(allocation_id=self._allocation_id)
         backoff = Backoff(*RETRY_SECONDS)
         while True:
             try:
                 (service or self._service).post(path, report.to_json())
-                return True
+                return None
             except errors.BadRequestException as error:
                 logger.warning("[%d] %s: %s", os.getpid(), path, error)
-                return False
+                return error
             except errors.APIException as error:
                 logger.info("%s: not sent yet, trying again: %s", path, error)
             time.sleep(backoff.next_delay())

@@ -21,10 +21,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from determined.common.wire.legs import LegSpec, Port, PortState
+from determined.common.wire.legs import FREE_PORTS, LegSpec, Port, PortState
 
-FIRST, LAST = 2600, 3500
-"""Determined's own range for what people open in a browser."""
 LISTEN_HOST = "DET_LISTEN_HOST"
 """The variable that says where a server has to listen, to be reached through the service."""
 LOOPBACK = "127.0.0.1"
@@ -75,9 +73,8 @@ def reserve(wanted: Iterable[Port]) -> Reserved:
 
 def free_one() -> tuple[int, list[socket.socket]]:
     """A number of the range, and what keeps it. Raises PortsError."""
-    numbers = range(FIRST, LAST + 1)
-    begin = random.SystemRandom().randrange(len(numbers))
-    for number in (*numbers[begin:], *numbers[:begin]):
+    begin = random.SystemRandom().randrange(len(FREE_PORTS))
+    for number in (*FREE_PORTS[begin:], *FREE_PORTS[:begin]):
         held = _hold(number)
         if held is None:
             continue
@@ -91,8 +88,8 @@ def free_one() -> tuple[int, list[socket.socket]]:
                 continue
         return number, held
     raise PortsError(
-        f"every port from {FIRST} to {LAST} of this machine is in use: end tasks that nobody needs, or start"
-        " this one elsewhere"
+        f"every port from {FREE_PORTS[0]} to {FREE_PORTS[-1]} of this machine is in use: end tasks that"
+        " nobody needs, or start this one elsewhere"
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import (
+    agent,
     database_url,
     postgres_server,
     service_app,
@@ -16,6 +17,7 @@ from tests.integration.mlflow.conftest import cluster as mlflow_cluster
 from tests.integration.service_api.conftest import world
 
 __all__ = [
+    "agent",
     "database_url",
     "mlflow_cluster",
     "postgres_server",

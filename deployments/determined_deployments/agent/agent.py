@@ -30,6 +30,7 @@ from determined_deployments.agent.legs import Legs
 from determined_deployments.agent.outage import Outage
 from determined_deployments.agent.prefect_side import PrefectSide
 from determined_deployments.agent.service_client import ServiceClient
+from determined_tasks import ports
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +187,7 @@ class Agent:
             labels=config.labels,
             lacks=launcher.lacks(),
             containers=launcher.rights(),
+            address=await _address(config.master_url),
         )
         try:
             answer = await service.register(config.agent_id, registration)
@@ -197,6 +199,15 @@ class Agent:
             legs.kill(allocation_id)
         logger.info("registered as %s", config.agent_id)
         return answer
+
+
+async def _address(master: str) -> str:
+    try:
+        return await asyncio.to_thread(ports.own_address, master)
+    except OSError as error:
+        # Without the service there is nothing to register with either.
+        logger.warning("%s", error)
+        return ""
 
 
 async def _nothing() -> None:

@@ -6,6 +6,7 @@ import ipaddress
 
 from starlette.requests import Request
 
+LOOPBACK = "127.0.0.1"
 LONGEST = 60
 """Characters that are kept of an address that is none."""
 
@@ -13,6 +14,12 @@ LONGEST = 60
 def client_address(request: Request) -> str:
     """The address that asks. Behind a proxy it is the proxy's, unless FORWARDED_ALLOW_IPS names that."""
     return request.client.host if request.client is not None else ""
+
+
+def reached_at(request: Request) -> str:
+    """Where this service reaches who asks: as :func:`client_address`, loopback if that is this machine."""
+    asker, own = client_address(request), request.scope.get("server") or ("",)
+    return LOOPBACK if asker == own[0] or is_loopback(asker) else asker
 
 
 def is_from_here(request: Request) -> bool:

@@ -15,6 +15,7 @@ from determined.common.wire.returned import Returned
 from determined.common.wire.serving import Served
 from determined_service.access.dependencies import SupervisorAuth, may_serve
 from determined_service.access.targets import Kind
+from determined_service.base.addresses import reached_at
 from determined_service.base.bounds import Id
 from determined_service.base.errors import NotFound, OverQuota, TooLarge
 from determined_service.base.json import JsonResponse
@@ -32,13 +33,24 @@ router = Router("Agents")
 
 @router.post(paths.RUNNING)
 async def running(
-    allocation_id: str, given: Started, supervisor: SupervisorAuth, db: Db
+    request: Request,
+    allocation_id: str,
+    given: Started,
+    supervisor: SupervisorAuth,
+    db: Db,
+    settings: SettingsOf,
 ) -> Response:
-    """The process has started. 409: it must not run (any more) and must be killed."""
+    """The process has started. 409: it must not run (any more) and must be killed. 400: its ports are not
+    those that the allocation was given."""
     async with changing(db) as change:
-        await start_leg(
-            change, allocation_id, given.pid, given.agent_id, given.ports, given.address
-        )
+        await start_leg(change, allocation_id, given.pid, given.agent_id)
+        found = given.ports
+        # An agent is believed: of the release before, the supervisors have the agents' token.
+        if found and supervisor.serves is not None:
+            way = (given.address, reached_at(request))
+            found = await ports.require_given(change.conn, allocation_id, found, way, settings)
+        if found:
+            await ports.register(change, allocation_id, given.address, found)
     return JsonResponse({})
 
 
@@ -64,11 +76,14 @@ async def door_order(
 
 @router.post(paths.DOOR)
 async def door(
-    allocation_id: str, given: DoorState, supervisor: SupervisorAuth, db: Db
+    request: Request, allocation_id: str, given: DoorState, supervisor: SupervisorAuth, db: Db
 ) -> Response:
     """The door is open, or is to be closed. 409: nobody asks for it, or, before it is closed, somebody does
-    again."""
+    again. 400: it is open elsewhere than on its agent."""
     async with changing(db) as change:
+        if given.open and supervisor.serves is not None:
+            way = (given.address, reached_at(request))
+            await ports.require_door(change.conn, allocation_id, given, way)
         await doors.set_state(change, allocation_id, given)
     return JsonResponse({})
 

@@ -130,6 +130,7 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
     values = {
         "resource_pool": facts.resource_pool,
         "host": facts.host,
+        "address": facts.address,
         "version": facts.version,
         "slot_type": facts.slot_type,
         "labels": facts.labels,

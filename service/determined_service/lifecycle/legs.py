@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import sqlalchemy as sa
 
-from determined.common.wire.legs import ExitKind, Port
+from determined.common.wire.legs import ExitKind
 from determined_registry.database.tables import allocations, experiments, tasks
 from determined_service.base import topics
 from determined_service.base.errors import Conflict
 from determined_service.ingest import logs
-from determined_service.lifecycle import ports as reachable
 from determined_service.lifecycle.exits import Exit, last_line, of_gang
 from determined_service.lifecycle.kinds.table import lock_leg, slot_kind
 from determined_service.state import nodes, prefect_states, states
@@ -97,21 +94,16 @@ async def start_leg(
     allocation_id: str,
     pid: int | None,
     agent_id: str | None = None,
-    ports: Sequence[Port] = (),
-    address: str = "",
 ) -> None:
     """The process runs; of a gang that of the node on ``agent_id``, and the leg begins with the first.
 
-    ``ports``, at ``address``, are those that the proxy will reach. Raises NotFound; Conflict when the
-    allocation, or the node, has ended meanwhile.
+    Raises NotFound; Conflict when the allocation, or the node, has ended meanwhile.
     """
     await _start(change, allocation_id, pid)
     if agent_id is not None:
         given = {"id": allocation_id, "agent_id": agent_id, "pid": pid}
         if (await change.conn.execute(_NODE_BEGINS, given)).first() is None:
             raise Conflict(f"allocation {allocation_id} has no node on agent {agent_id} any more")
-    if ports:
-        await reachable.register(change, allocation_id, address, ports)
 
 
 async def _start(change: Change, allocation_id: str, pid: int | None) -> None:

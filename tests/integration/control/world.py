@@ -127,6 +127,7 @@ class World:
         labels: dict[str, str] | None = None,
         lacks: dict[str, str] | None = None,
         containers: dict[str, Any] | None = None,
+        address: str = "127.0.0.1",
     ) -> dict[str, Any]:
         device = {"type": "cpu", "uuid": "", "brand": "test"}
         return ok(
@@ -143,6 +144,7 @@ class World:
                     "labels": labels or {},
                     "lacks": lacks or {},
                     "containers": containers,
+                    "address": address,
                 },
             )
         )

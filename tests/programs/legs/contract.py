@@ -14,7 +14,6 @@ import signal
 import socket
 import tarfile
 import threading
-import urllib.request
 from typing import Any
 
 import pytest
@@ -22,8 +21,10 @@ import pytest
 from determined.common.wire import paths, returned, shells
 from determined.common.wire.shells import Frame
 from determined_deployments.agent.held import Held
+from determined_service.proxy import gates
 from determined_tasks import bell
 from determined_tasks.context_dir import WORKDIR
+from determined_tasks.ports import LOOPBACK
 from determined_tasks.supervision import KILL_SIGNAL, RECORD
 from tests.programs.legs.launched import LaunchedLegs
 from tests.waiting import TIMEOUT_S
@@ -57,6 +58,7 @@ os.write(1, b"x" * (32 << 10) + b"\\n" + b"y" * (16 << 10) + b"\\n")
 os.write(1, b"no end")
 """
 
+KEY = b"a key of a gate, of 32 bytes or so"
 STAYS = "echo here; sleep 600 & sleep 600"
 
 
@@ -221,16 +223,24 @@ class CarrierContract:
         held = await legs.start(
             {"page": "hello"},
             entrypoint="python3 -m http.server $MY_PORT --bind $DET_LISTEN_HOST",
-            ports=[{"name": "web", "env": "MY_PORT", "ready_path": "/"}],
+            ports=[{"name": "web", "env": "MY_PORT", "ready_path": "/", "gate_key": KEY.hex()}],
         )
         calls = legs.service.calls
         await legs.until(
             lambda: any(path.endswith("/port") and body["ready"] for _, path, body in calls)
         )
         running = next(body for _, path, body in calls if path.endswith("running"))
-        where = f"http://{running['address']}:{running['ports'][0]['port']}/page"
-        with await asyncio.to_thread(urllib.request.urlopen, where) as answer:
-            assert answer.read() == b"hello"
+        # On the service's own machine, where this one is.
+        assert running["address"] == LOOPBACK
+        (port,) = running["ports"]
+        if port["behind"]:
+            reached = await gates.connect(LOOPBACK, port["port"], KEY)
+            reader, writer = await asyncio.open_connection(sock=reached)
+        else:
+            reader, writer = await asyncio.open_connection(LOOPBACK, port["port"])
+        writer.write(b"GET /page HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).endswith(b"\r\n\r\nhello")
+        writer.close()
         await held.signal(KILL_SIGNAL)
         await legs.end(held)
 

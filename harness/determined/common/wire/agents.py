@@ -59,7 +59,8 @@ class Registration(Message):
     ``lacks``: of :data:`JUPYTERLAB`, :data:`TENSORBOARD` and :data:`SSHD` those that are not installed where
     its tasks run, each with what installs it; :data:`MOUNTS`, with the kernel's reason; of tasks in
     containers, nothing.
-    ``containers``: None of an agent that starts none, or whose release does not say.
+    ``containers``: None of an agent that starts none, or whose release does not say. ``address``: where the
+    service reaches ports of its tasks, loopback on the service's own machine; empty if it does not say.
     """
 
     session: UUID
@@ -74,6 +75,7 @@ class Registration(Message):
     labels: dict[str, str] = field(default_factory=dict)
     lacks: dict[str, str] = field(default_factory=dict)
     containers: ContainerRights | None = None
+    address: str = ""
 
 
 @checked

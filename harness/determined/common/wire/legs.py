@@ -61,15 +61,19 @@ class Granted(Message):
     host_paths: list[str] = field(default_factory=list)
 
 
+FREE_PORTS = range(2600, 3501)
+"""Ports of a machine that tasks get: Determined's own range for what people open in a browser."""
+
+
 @checked
 @dataclass(frozen=True, slots=True)
 class Port(Message):
     """A port of a task's process that is reached through the service's proxy (docs/inside/proxy.md).
 
     ``name``: what its address ends in, ``/proxy/<task>:<name>``. ``port``: 0 in an order is any free one of
-    the agent's, 2600 to 3500; in a report it is the one that the service connects to. ``env``: the variable
-    that tells the process the port. ``tcp``: it speaks no HTTP. ``unauthenticated``: for everybody who
-    reaches the service; ``shared``: for every user who is logged in; else for the task's owner and
+    the agent's :data:`FREE_PORTS`; in a report it is the one that the service connects to. ``env``: the
+    variable that tells the process the port. ``tcp``: it speaks no HTTP. ``unauthenticated``: for everybody
+    who reaches the service; ``shared``: for every user who is logged in; else for the task's owner and
     administrators. ``default``: the task's own address, ``/proxy/<task>``, is this port's. ``keep_prefix``:
     the process is asked for the whole path, ``/proxy/<task>/…``; else for what comes after it.
     ``ready_path``: it is ready once it answers this path without a server error; else once it listens.

@@ -72,6 +72,8 @@ agents = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("resource_pool", sa.ForeignKey("pools.name"), nullable=False),
     sa.Column("host", sa.Text, nullable=False, server_default=""),
+    # Where ports of its tasks are reached, and nowhere else; "" of one that has not said it.
+    sa.Column("address", sa.Text, nullable=False, server_default=""),
     sa.Column("version", sa.Text, nullable=False, server_default=""),
     sa.Column("slot_type", sa.Text, nullable=False, server_default="cpu"),
     # What experiments may ask for: {"gpu": "a100", ...}
