@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,12 +132,15 @@ def _in_words(error: Exception) -> str:
 
 
 def register_in_fork(order: Mapping[str, Any]) -> int:
-    """Entry point for the fork server: registers, and returns the exit code.
+    """Entry point for the fork server: registers, and returns the exit code. ``env``: how Prefect is reached.
 
     TRY_AGAIN: Prefect did not answer. MISTAKES: some entries are wrong; the others are registered.
     """
     import httpx
+    from prefect.context import refresh_global_settings_context
 
+    os.environ.update(order.get("env") or {})
+    refresh_global_settings_context()
     try:
         path = Path(order["path"]) if order.get("path") else None
         asyncio.run(register(path, order.get("work_pool", DEFAULT_POOL)))

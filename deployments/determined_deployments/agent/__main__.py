@@ -8,6 +8,7 @@ import os
 
 from pydantic import ValidationError
 
+from determined.common.wire.prefect import PREFECT_PASSWORD
 from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig
 
 
@@ -21,7 +22,7 @@ def main() -> None:
         os.environ["PREFECT_API_URL"] = config.prefect_api_url
         os.environ.setdefault("PREFECT_HOME", str(config.work_dir / "prefect"))
     if config.prefect_auth:
-        os.environ["PREFECT_API_AUTH_STRING"] = config.prefect_auth.get_secret_value()
+        os.environ[PREFECT_PASSWORD] = config.prefect_auth.get_secret_value()
     from determined_deployments.agent.agent import AgentRefused, run_agent
     from determined_deployments.agent.launchers import built_in
     from determined_deployments.agent.launchers.base import Unusable

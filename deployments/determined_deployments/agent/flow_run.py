@@ -45,11 +45,10 @@ def run_flow_run(order: Mapping[str, Any]) -> int:
     if not prefect.__version__.startswith(CHECKED):
         _run_command()
     try:
-        from prefect.context import SettingsContext, get_settings_context
+        from prefect.context import refresh_global_settings_context
         from prefect.engine import handle_engine_signals
         from prefect.flow_engine import load_flow_run, run_flow
         from prefect.flows import load_flow_from_entrypoint
-        from prefect.settings import Settings
     except ImportError as error:
         logger.warning(
             "Prefect %s lacks a function that a forked run needs, running its command instead: %s",
@@ -58,9 +57,10 @@ def run_flow_run(order: Mapping[str, Any]) -> int:
         )
         _run_command()
     flow_run_id = UUID(order["flow_run_id"])
-    # The variables above are newer than the settings that were read when Prefect was imported.
-    settings = SettingsContext(profile=get_settings_context().profile, settings=Settings())
-    with settings, handle_engine_signals(flow_run_id):
+    # The variables above are newer than the settings that were read when Prefect was imported; the password
+    # is among them, for all threads.
+    refresh_global_settings_context()
+    with handle_engine_signals(flow_run_id):
         flow_run = load_flow_run(flow_run_id)
         flow: Any = load_flow_from_entrypoint(order["entrypoint"], use_placeholder_flow=False)
         result = run_flow(flow, flow_run=flow_run)

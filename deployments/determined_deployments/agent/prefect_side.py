@@ -19,7 +19,7 @@ import httpx
 from determined.common import lean_jsonschema
 from determined.common.backoff import Backoff
 from determined.common.wire import serving
-from determined.common.wire.prefect import EXPERIMENT_ENTRYPOINT
+from determined.common.wire.prefect import EXPERIMENT_ENTRYPOINT, PREFECT_PASSWORD
 from determined.common.wire.serving import AGENT_TOKEN, RUN_TOKEN
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
@@ -165,7 +165,12 @@ class PrefectSide:
 
         if await is_registered(worker.client):
             return True
-        order = {"work_pool": self._config.resource_pool}
+        env = (
+            {}
+            if self._config.prefect_auth is None
+            else {PREFECT_PASSWORD: self._config.prefect_auth.get_secret_value()}
+        )
+        order = {"work_pool": self._config.resource_pool, "env": env}
         job = Job("errand", "register-deployments", Call(REGISTER, order))
         errand = Held(self._launcher, await self._launcher.start(job))
         ended = await errand.ended

@@ -28,6 +28,9 @@ DELETION_ENTRYPOINT = "determined_flows.checkpoint_gc.delete_from_storage"
 RETRAINING_ENTRYPOINT = "determined_flows.retrain.retrain"
 PIPELINE_ENTRYPOINT = "determined_flows.pipeline.run_pipeline"
 
+PREFECT_PASSWORD = "PREFECT_API_AUTH_STRING"
+"""The variable with the password of Prefect's API: an administrator's right, for flow runs alone."""
+
 AWAITING_SLOTS = "AwaitingSlots"
 """The state of a run (SCHEDULED by type) that waits for slots. Its name may go on with the reason, see
 :func:`awaiting_slots`.

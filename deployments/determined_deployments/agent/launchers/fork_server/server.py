@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from determined.common.backoff import Backoff
+from determined.common.wire.prefect import PREFECT_PASSWORD
 from determined_deployments.agent.launchers.base import LaunchError
 from determined_deployments.agent.launchers.fork_server.zygote import ROOT
 from determined_deployments.agent.launchers.processes import Child, watch
@@ -87,7 +88,9 @@ class ForkServer:
     """
 
     def __init__(self, env: dict[str, str] | None = None) -> None:
-        self._env = env
+        # Supervisors are forked from it, and need nothing of Prefect.
+        given = os.environ if env is None else env
+        self._env = {name: value for name, value in given.items() if name != PREFECT_PASSWORD}
         self._wanted: dict[str, ZygotePlan] = {}
         self._ready: dict[str, _Zygote] = {}
         self._starting: dict[str, int | None] = {}
