@@ -21,6 +21,8 @@ from determined_registry.database.tables import (
     experiments,
     model_definitions,
     task_logs,
+    trials,
+    users,
 )
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.ingest.log_policies import LogWatch
@@ -214,6 +216,33 @@ async def test_a_supervisors_token_reaches_only_its_legs_checkpoint(
     for _ in range(2):  # a report that is sent again
         answer = await supervisor.post(path, json={"uuid": mine, "reason": "x"})
         assert answer.status_code == 200, answer.text
+
+
+async def test_a_supervisor_gives_up_no_checkpoint_of_another_user(
+    supervisor: httpx.AsyncClient, world: World, mallory: Leg
+) -> None:
+    """Gains: a checkpoint of another's that nothing starts from any more, by a trial that starts from it; the
+    other's trial goes back to the one before."""
+    async with world.db.tx() as conn:
+        admin = sa.select(users.c.id).where(users.c.username == "admin")
+        owner = (await conn.execute(admin)).scalar_one()
+    victim = await world.leg(owner_id=owner)
+    theirs = await store(victim, 1)
+    async with world.db.tx() as conn:
+        of = trials.c.id == mallory.trial_id
+        await conn.execute(sa.update(trials).where(of).values(warm_start_checkpoint=theirs))
+    path = f"/internal/v1/trials/{mallory.trial_id}/damaged_checkpoint"
+    for state in ("COMPLETED", "ERROR"):  # one that was given up keeps its reason
+        async with world.db.tx() as conn:
+            values = {"state": state, "reason": "before"}
+            await conn.execute(sa.update(checkpoints).values(values))
+        answer = await supervisor.post(path, json={"uuid": theirs, "reason": "a lie"})
+        assert answer.json()["latest_checkpoint"] == theirs, answer.text
+        (row,) = await world.rows(sa.select(checkpoints.c.state, checkpoints.c.reason))
+        assert (row.state, row.reason) == (state, "before")
+    of = trials.c.id == victim.trial_id
+    (row,) = await world.rows(sa.select(trials.c.latest_checkpoint).where(of))
+    assert str(row.latest_checkpoint) == theirs
 
 
 FLOW = """

@@ -32,9 +32,11 @@ _LATEST = sa.text(
 
 _STARTS_FROM = sa.text(
     """
-    SELECT FROM allocations a
+    SELECT e.owner_id IS NOT DISTINCT FROM k.owner_id AS is_own FROM allocations a
     JOIN trials t ON t.id = a.trial_id
+    JOIN tasks k ON k.id = a.task_id
     LEFT JOIN checkpoints c ON c.uuid = :uuid
+    LEFT JOIN experiments e ON e.id = c.experiment_id
     WHERE a.id = :allocation_id AND a.state <> 'TERMINATED' AND t.id = :trial_id
       -- A report that is sent again is of a checkpoint that was given up already.
       AND (:uuid IN (t.latest_checkpoint, t.warm_start_checkpoint) OR c.state = 'ERROR')
@@ -42,15 +44,21 @@ _STARTS_FROM = sa.text(
 )
 
 
-async def require_start_from(change: Change, allocation_id: str, trial_id: int, uuid: UUID) -> None:
-    """Raises Conflict unless the allocation is a leg of the trial that has not ended, and starts from this
-    checkpoint, or would if it had not been given up."""
+async def may_give_up(change: Change, allocation_id: str, trial_id: int, uuid: UUID) -> bool:
+    """Whether the checkpoint belongs to the allocation's owner. A trial may start from another user's; its
+    supervisor may lie.
+
+    Raises Conflict unless the allocation is a leg of the trial that has not ended, and starts from this
+    checkpoint, or would if it had not been given up.
+    """
     given = {"allocation_id": allocation_id, "trial_id": trial_id, "uuid": uuid}
-    if (await change.conn.execute(_STARTS_FROM, given)).first() is None:
+    found = (await change.conn.execute(_STARTS_FROM, given)).first()
+    if found is None:
         raise Conflict(
             f"allocation {allocation_id} is not a running leg of trial {trial_id} that started from "
             f"checkpoint {uuid}"
         )
+    return bool(found.is_own)
 
 
 async def give_up_checkpoint(change: Change, trial_id: int, uuid: UUID, reason: str) -> StartFrom:
@@ -68,12 +76,18 @@ async def give_up_checkpoint(change: Change, trial_id: int, uuid: UUID, reason: 
     )
     experiment_id = marked.scalar_one_or_none()
     await forget_latest(change.conn, uuid)
-    row = (await change.conn.execute(_LATEST, {"id": trial_id})).first()
-    if row is None:
-        raise NotFound(f"trial {trial_id} does not exist")
+    found = await start_from(change, trial_id)
     change.notify(topics.trial(trial_id))
     if experiment_id is not None:
         change.notify(topics.experiment(experiment_id))
+    return found
+
+
+async def start_from(change: Change, trial_id: int) -> StartFrom:
+    """What the trial starts from. Raises NotFound."""
+    row = (await change.conn.execute(_LATEST, {"id": trial_id})).first()
+    if row is None:
+        raise NotFound(f"trial {trial_id} does not exist")
     return StartFrom(
         latest_checkpoint=row.uuid and str(row.uuid),
         steps_completed=row.steps_completed,

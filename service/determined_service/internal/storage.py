@@ -15,7 +15,7 @@ from determined_service.access.targets import Kind
 from determined_service.base.bounds import BigId, Id
 from determined_service.base.json import JsonResponse
 from determined_service.deleting import deletions as deleting
-from determined_service.deleting.damage import give_up_checkpoint, require_start_from
+from determined_service.deleting.damage import give_up_checkpoint, may_give_up, start_from
 from determined_service.state.change import changing, reader
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
@@ -30,11 +30,13 @@ async def damaged_checkpoint(
     served: Annotated[Served | None, may_serve(Kind.ALLOCATION, serving.ALLOCATION)],
     db: Db,
 ) -> Response:
-    """The checkpoint to start from is damaged; answers the checkpoint to start from instead."""
+    """The checkpoint to start from is damaged; answers the checkpoint to start from instead, the same one if
+    there is no other. One of another user stays as it is."""
     async with changing(db) as change:
-        if served is not None:
-            await require_start_from(change, served.id, trial_id, given.uuid)
-        found = await give_up_checkpoint(change, trial_id, given.uuid, given.reason)
+        if served is None or await may_give_up(change, served.id, trial_id, given.uuid):
+            found = await give_up_checkpoint(change, trial_id, given.uuid, given.reason)
+        else:
+            found = await start_from(change, trial_id)
     return JsonResponse(found)
 
 
