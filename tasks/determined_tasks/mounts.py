@@ -292,7 +292,9 @@ class _Entering:
         layer = os.open(stage, _LISTED)
         for name in names:
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                _show(covered, name, layer)
+                with identity.files_of(self.account):
+                    entry = os.open(name, _PATH | os.O_NOFOLLOW, dir_fd=covered)
+                _show(entry, name, layer)
         found = os.fstat(covered)
         if self.is_root:
             os.fchown(layer, found.st_uid, found.st_gid)
@@ -314,14 +316,18 @@ def _checked(place: int) -> int:
     return place
 
 
-def _show(folder: int, name: str, layer: int) -> None:
-    """Shows the entry ``name`` of ``folder`` in ``layer``: a link as a link, everything else mounted."""
-    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        os.symlink(os.readlink(name, dir_fd=folder), name, dir_fd=layer)
-        return
-    _make(name, layer, is_folder=stat.S_ISDIR(mode))
-    _mount(f"/proc/self/fd/{folder}/{name}", f"/proc/self/fd/{layer}/{name}", _BIND | _REC)
+def _show(entry: int, name: str, layer: int) -> None:
+    """Shows the open ``entry`` as ``name`` in ``layer``: a link as a link, everything else mounted. Its owner
+    may exchange what has that name meanwhile. Closes it."""
+    try:
+        mode = os.fstat(entry).st_mode
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink("", dir_fd=entry), name, dir_fd=layer)
+            return
+        _make(name, layer, is_folder=stat.S_ISDIR(mode))
+        _mount(f"/proc/self/fd/{entry}", f"/proc/self/fd/{layer}/{name}", _BIND | _REC)
+    finally:
+        os.close(entry)
 
 
 def _make(name: str, folder: int, *, is_folder: bool) -> None:

@@ -267,6 +267,72 @@ def test_a_link_in_the_working_directory_makes_nothing_elsewhere(
     assert names(roots) == []
 
 
+RACER = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+pairs = [(f"{n}".encode(), f"{n}.link".encode()) for n in range(int(sys.argv[1]))]
+print("races", flush=True)
+while True:
+    for one, other in pairs:
+        libc.renameat2(-100, one, -100, other, 2)  # RENAME_EXCHANGE
+"""
+
+
+def test_a_link_exchanged_while_root_mounts_shows_no_closed_folder(
+    open_folder: Path, people: list[pwd.struct_passwd]
+) -> None:
+    """The attack: a place beside entries of the account's, which it exchanges for links into another's closed
+    folder between root's look at them and their mount."""
+    account, other = people
+    inside = open_folder / "closed" / "inside"
+    inside.mkdir(parents=True)
+    (inside / "secret").write_text("s")
+    inside.parent.chmod(0o700)
+    os.chown(inside.parent, other.pw_uid, other.pw_gid)
+    mine, work = open_folder / "mine", open_folder / "work"
+    for folder in (mine, work):
+        folder.mkdir()
+        os.chown(folder, account.pw_uid, account.pw_gid)
+    count = 20
+    for number in range(count):
+        (mine / f"{number}").mkdir()
+        (mine / f"{number}.link").symlink_to(inside)
+    linked = AgentUser(uid=account.pw_uid, user=None, gid=None, group=None)
+    user = identity.resolve(linked, None, allow_root=False, agent_id="agent-1")
+    racer = subprocess.Popen(
+        [sys.executable, "-c", RACER, str(count)],
+        user=account.pw_uid,
+        group=account.pw_gid,
+        extra_groups=[],
+        cwd=mine,
+        stdout=subprocess.PIPE,
+    )
+    codes = set()
+    try:
+        assert racer.stdout is not None and racer.stdout.readline()
+        for attempt in range(20):
+            found = mounts.of(
+                given(work, str(mine / "place")), "", work, open_folder / f"stage-{attempt}"
+            )
+            assert found is not None
+            found.require(user, "agent-1")
+            child = os.fork()
+            if child == 0:
+                found.enter(user, work)
+                os.setgroups([])
+                os.setgid(account.pw_gid)
+                os.setuid(account.pw_uid)
+                seen = [entry for entry in mine.iterdir() if os.access(entry / "secret", os.F_OK)]
+                os._exit(18 if seen else 17)
+            codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    finally:
+        racer.kill()
+        racer.wait()
+        assert racer.stdout is not None
+        racer.stdout.close()
+    assert codes == {17}
+
+
 @pytest.mark.parametrize("place", ["out", "/run/determined"])
 def test_a_link_leads_no_mount_to_the_kernels_files(
     open_folder: Path, people: list[pwd.struct_passwd], place: str
