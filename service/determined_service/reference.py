@@ -32,7 +32,7 @@ programs at `/openapi.json`. Routes for agents and flows (`/internal/v1`) are le
 A request carries `Authorization: Bearer TOKEN` ([tokens](../operate/users.md#tokens)). *Owner* includes
 administrators everywhere; what a task's own token may do is
 [less than its owner](../operate/security.md#what-a-training-process-may). Refusals are JSON with a message
-([refusals](../inside/service.md#refusals)); sizes and counts have [limits](../operate/security.md#limits).
+([refusals](../inside/service.md#refusals)); sizes and counts have [limits](../operate/limits.md).
 """
 
 WHO = {

@@ -1,4 +1,4 @@
-"""The most that the service takes: every limit on input, also in a table of docs/operate/security.md.
+"""The most that the service takes: every limit on input, also in a table of docs/operate/limits.md.
 
 Constants only: the service, `determined.expconf` (so `det` too) and training processes import them. What is
 larger is refused, with its path, what was found and what is allowed; nothing is cut and nothing of it is
