@@ -128,3 +128,11 @@ async def test_under_a_stock_worker_ports_are_where_the_report_comes_from(contro
     refused = await running(leg, AGENT, {"name": "8265", "port": 8265})
     assert refused.status_code == 400 and "are reached at 127.0.0.1" in refused.text
     ok(await running(leg, "127.0.0.1", {"name": "8265", "port": 8265}))
+
+
+async def test_an_agent_of_the_release_before_is_believed_about_its_ports(control: World) -> None:
+    """It does not say its address, and its containers are reached at theirs."""
+    await control.register(slots=1, address="")
+    await control.started(PORTS)
+    leg = await control.launched()
+    ok(await running(leg, "172.17.0.2", {"name": "8265", "port": 8265}))

@@ -22,14 +22,14 @@ from determined_service.state.change import Change
 
 _HOLDER = sa.text(
     """
-    SELECT a.agent_id, k.kind, coalesce(g.address, '') AS address
+    SELECT a.agent_id, k.kind, g.address
     FROM allocations a JOIN tasks k ON k.id = a.task_id LEFT JOIN agents g ON g.id = a.agent_id
     WHERE a.id = :id
     """
 )
 _DOOR_HOLDER = sa.text(
     """
-    SELECT d.agent_id, coalesce(g.address, '') AS address
+    SELECT d.agent_id, g.address
     FROM allocation_doors d LEFT JOIN agents g ON g.id = d.agent_id
     WHERE d.allocation_id = :id AND d.node = :node
     """
@@ -93,9 +93,9 @@ async def require_door(
 
 def _require_holder(allocation_id: str, holder: sa.Row[Any], way: tuple[str, str]) -> None:
     address, source = way
-    # A stock worker is no agent.
-    right = holder.address or source
-    if address != right:
+    # A stock worker is no agent. An agent of the release before has not said its address.
+    right = source if holder.address is None else holder.address
+    if address != right and right:
         raise BadRequest(
             f"address: the ports of allocation {allocation_id} are reached at {right}, where agent"
             f" {holder.agent_id} is, not at {address!r}; if its machine has another address now, start the"
