@@ -1,5 +1,7 @@
-"""What one user does to all others by reading what he has stored: how late `/health` is meanwhile, and the
-service's memory before, at most and after.
+"""What one user does to all others by reading what he has stored, and somebody without a login by half-sent
+requests: how late `/health` is meanwhile, and the service's memory before, at most and after.
+
+A server that does nothing is asked beside it: what that takes is the machine's doing.
 
 Each attack runs against a service of its own. ``DET_DEAR_NAMES``: names of files in each of six checkpoints
 (600,000 were allowed once; what was stored then is still read).
@@ -27,6 +29,7 @@ NAMES = int(os.environ.get("DET_DEAR_NAMES", "100000"))
 CHECKPOINTS = 6
 LINES = 168
 READERS = 8
+HALF_REQUESTS = 20_000
 CONFIG = """
 name: dear
 searcher: {name: adaptive_asha, metric: loss, time_metric: batches, max_time: 5, max_trials: 9}
@@ -42,10 +45,36 @@ with urllib.request.urlopen(request, timeout=300) as answer:
         size += len(piece)
 print(size)
 """
+# Holds sys.argv[2] connections with half a head until its standard input ends; the server may end some.
+_HALF = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+held = []
+for _ in range(int(sys.argv[2])):
+    try:
+        sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 30)
+        sock.sendall(b"GET /health HTTP/1.1\\r\\nHost:")
+        held.append(sock)
+    except OSError:
+        pass
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+_IDLE = """
+import asyncio
+async def answer(reader, writer):
+    while await reader.readuntil(b"\\r\\n\\r\\n"):
+        writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok")
+async def main():
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
 
 
 class Probe(threading.Thread):
-    """Asks for `/health` every 20 ms, and looks at the service's memory."""
+    """Asks for `/health` and that server every 20 ms, and looks at the service's memory."""
 
     def __init__(self, running: Service) -> None:
         super().__init__(daemon=True)
@@ -54,7 +83,12 @@ class Probe(threading.Thread):
         self.before = self.rss()
         self.most = self.before
         self.waits: list[float] = []
+        self.idle_waits: list[float] = []
         self.done = threading.Event()
+        command = [sys.executable, "-c", _IDLE]
+        self.idle = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
 
     def rss(self) -> float:
         """MB of the service and of its children."""
@@ -65,12 +99,20 @@ class Probe(threading.Thread):
         return found / 2**20
 
     def run(self) -> None:
-        with httpx.Client(base_url=self.url, timeout=300) as client:
+        assert self.idle.stdout is not None
+        idle = f"http://127.0.0.1:{int(self.idle.stdout.readline())}/health"
+        with httpx.Client(timeout=300) as client:
             while not self.done.wait(0.02):
-                began = time.monotonic()
-                client.get("/health").raise_for_status()
-                self.waits.append((time.monotonic() - began) * 1000)
+                for url, waits in (
+                    (f"{self.url}/health", self.waits),
+                    (idle, self.idle_waits),
+                ):
+                    began = time.monotonic()
+                    client.get(url).raise_for_status()
+                    waits.append((time.monotonic() - began) * 1000)
                 self.most = max(self.most, self.rss())
+        self.idle.kill()
+        self.idle.wait()
 
 
 @contextlib.contextmanager
@@ -86,7 +128,8 @@ def probed(running: Service, name: str) -> Iterator[None]:
     waits = sorted(probe.waits)
     print(
         f"{name}: {took:.1f} s; /health {len(waits)} answers, median {statistics.median(waits):.0f} ms, "
-        f"99 % {waits[int(len(waits) * 0.99)]:.0f} ms, longest {waits[-1]:.0f} ms; "
+        f"99 % {waits[int(len(waits) * 0.99)]:.0f} ms, longest {waits[-1]:.0f} ms (of a server that does "
+        f"nothing {max(probe.idle_waits):.0f} ms); "
         f"{probe.before:.0f} MB before, {probe.most:.0f} at most, {probe.rss():.0f} after",
         flush=True,
     )
@@ -195,7 +238,29 @@ def previews(running: Service, database: str) -> None:
     print(f"  {answer.status_code} {answer.text[:200]}")
 
 
-ATTACKS: tuple[Callable[[Service, str], None], ...] = (checkpoints, logs, grid, previews)
+def half_requests(running: Service, database: str) -> None:
+    port = str(httpx.URL(running.url).port)
+    with probed(running, f"{HALF_REQUESTS:,} half-sent requests, for 35 s"):
+        command = [sys.executable, "-c", _HALF, port, str(HALF_REQUESTS // 4)]
+        holders = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(4)
+        ]
+        held = sum(int(one.stdout.readline()) for one in holders if one.stdout is not None)
+        # Longer than a head has.
+        time.sleep(35)
+        for one in holders:
+            one.communicate()
+    print(f"  {held} connections were opened")
+
+
+ATTACKS: tuple[Callable[[Service, str], None], ...] = (
+    checkpoints,
+    logs,
+    grid,
+    previews,
+    half_requests,
+)
 
 
 def main() -> None:
