@@ -82,6 +82,7 @@ class TrialRunFactory:
             tags=[*self.deployment.tags, *tags, f"trial-{trial.trial_id}"],
             key=f"{self.experiment_id}/{trial.request_id}",
             parent_task_run_id=parent_id,
+            token=trial.run_token,
         )
         answer = await self.client.request("POST", "/flow_runs/", json=body)
         return UUID(answer.json()["id"])

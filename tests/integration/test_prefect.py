@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from determined.common.wire import serving
+from determined.common.wire.serving import Served
 from tests.integration.browser import open_browser
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
@@ -142,7 +144,17 @@ def test_the_trial_flow_under_prefects_engine(
             lambda: any(trial["flowRunId"] for trial in cluster.trials(experiment)),
         )
         prefect.http.patch("/work_pools/default", json={"is_paused": True}).raise_for_status()
-        run_id = cluster.trials(experiment)[0]["flowRunId"]
+        (trial,) = cluster.trials(experiment)
+        run_id = trial["flowRunId"]
+        variables = variables_of(prefect, run_id)
+        assert serving.read(state["agent_token"], variables["DET_RUN_TOKEN"]) == Served(
+            serving.TRIAL, str(trial["id"])
+        )
+        driver = cluster.describe(experiment)["flowRunId"]
+        token = variables_of(prefect, driver)["DET_RUN_TOKEN"]
+        assert serving.read(state["agent_token"], token) == Served(
+            serving.EXPERIMENT, str(experiment)
+        )
         prefect.call(f"/flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}})
         # Prefect's command begins with a copy of the directory that it runs in.
         (tmp_path / "empty").mkdir()
@@ -155,7 +167,8 @@ def test_the_trial_flow_under_prefects_engine(
                 "PREFECT_API_AUTH_STRING": prefect.auth,
                 "PREFECT_HOME": str(tmp_path / "prefect-home"),
                 "DET_MASTER": state["master_url"],
-                "DET_AGENT_TOKEN": state["agent_token"],
+                # As a stock worker does: its own token is enough, and no other is in its environment.
+                **variables,
                 "DET_WORK_DIR": str(tmp_path / "work"),
             },
             capture_output=True,
@@ -169,6 +182,13 @@ def test_the_trial_flow_under_prefects_engine(
     finally:
         prefect.http.patch("/work_pools/default", json={"is_paused": False}).raise_for_status()
         cluster.det("experiment", "kill", str(holder))
+
+
+def variables_of(prefect: Prefect, run_id: str) -> dict[str, str]:
+    """What a worker puts into the environment of the run."""
+    run = prefect.http.get(f"/flow_runs/{run_id}").raise_for_status().json()
+    found: dict[str, str] = run["job_variables"]["env"]
+    return found
 
 
 def running_trials(cluster: LocalCluster, experiment: int) -> list[dict[str, Any]]:

@@ -99,12 +99,11 @@ GROUPS = (
             ),
             Variable(
                 "DET_AGENT_TOKEN",
-                "the service's `agent_token`, for `det agent start`, and for stock Prefect workers that run"
-                " trials",
+                "the service's `agent_token`, for `det agent start`",
             ),
             Variable(
                 "DET_RUN_TOKEN",
-                "the agent sets it for a Prefect run of this project's flows: a token for"
+                "the agent, or the service, sets it for a Prefect run of this project's flows: a token for"
                 " [what the run serves](../operate/security.md#what-supervisors-and-runs-may)",
             ),
             Variable(

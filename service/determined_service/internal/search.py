@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from determined.common.wire.search import (
     Driven,
     Events,
     SearchFailure,
+    TrialRef,
     TrialRun,
 )
 from determined.common.wire.serving import Served
@@ -25,23 +27,36 @@ from determined_service.access.targets import Kind
 from determined_service.base.bounds import BigId, Id, Seconds
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
+from determined_service.base.settings import Settings
 from determined_service.internal.driver_poll import poll_as_driver
 from determined_service.lifecycle import trials as trialing
 from determined_service.search import driving as searching
 from determined_service.state import keeping
 from determined_service.state.change import changing, reader
 from determined_service.web.router import Router
-from determined_service.web.state import Db, HubOf
+from determined_service.web.state import Db, HubOf, SettingsOf
 
 router = Router("Search")
 
 
 @router.post(paths.ATTACH)
-async def attach(experiment_id: Id, given: Attachment, run: ExperimentRunAuth, db: Db) -> Response:
+async def attach(
+    experiment_id: Id, given: Attachment, run: ExperimentRunAuth, db: Db, settings: SettingsOf
+) -> Response:
     """Makes the caller the driver of the search; answers all data that it needs to continue."""
     async with changing(db) as change:
         found = await searching.attach(change, experiment_id, given.driver, given.flow_run_id)
-    return JsonResponse(found)
+    waiting = _signed(found.trials_without_run, settings)
+    return JsonResponse(replace(found, trials_without_run=waiting))
+
+
+def _signed(trials: list[TrialRef], settings: Settings) -> list[TrialRef]:
+    """With the tokens of their runs."""
+    secret = settings.agent_token.get_secret_value()
+    return [
+        replace(one, run_token=serving.sign(secret, Served(serving.TRIAL, str(one.trial_id))))
+        for one in trials
+    ]
 
 
 @router.get(paths.SEARCH)
@@ -96,7 +111,9 @@ async def read_events(
 
 
 @router.post(paths.COMMIT)
-async def commit(experiment_id: Id, given: Commit, run: ExperimentRunAuth, db: Db) -> Response:
+async def commit(
+    experiment_id: Id, given: Commit, run: ExperimentRunAuth, db: Db, settings: SettingsOf
+) -> Response:
     """Applies the operations and stores the state of the search, in one transaction, once."""
     if not given.operations:
         async with reader(db).connect() as conn:
@@ -122,7 +139,7 @@ async def commit(experiment_id: Id, given: Commit, run: ExperimentRunAuth, db: D
             operations_digest=given.operations_digest,
             progress=given.progress,
         )
-    return JsonResponse(found)
+    return JsonResponse(replace(found, trials=_signed(found.trials, settings)))
 
 
 @router.post(paths.FAIL)

@@ -25,6 +25,7 @@ from determined.common.wire.prefect import (
     TASK_FLOWS,
     TRIAL_FLOW,
     is_awaiting_slots,
+    job_variables,
     task_deployment,
     waiting_run,
 )
@@ -216,9 +217,11 @@ class PrefectGateway:
         key: str,
         name: str,
         tags: Sequence[str],
+        token: str,
         parent: ParentRun | None = None,
     ) -> UUID:
-        """Creates a run of the deployment, once per ``key``; of a ``parent`` it is a subflow.
+        """Creates a run of the deployment, once per ``key``; of a ``parent`` it is a subflow. ``token``: what
+        the run shows the service.
 
         Raises NotDeployed.
         """
@@ -232,6 +235,7 @@ class PrefectGateway:
                 name=name,
                 tags=tags,
                 idempotency_key=key,
+                job_variables=job_variables(token),
                 parent_task_run_id=None if parent is None else await self._create_parent(parent),
             )
         except PrefectHTTPStatusError as error:

@@ -27,6 +27,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.backoff import Backoff
+from determined.common.wire import serving
+from determined.common.wire.serving import Served
 from determined_registry.database.tables import kept_runs
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -70,9 +72,11 @@ class FlowRuns(Prefect, Protocol):
         key: str,
         name: str,
         tags: Sequence[str],
+        token: str,
         parent: ParentRun | None = None,
     ) -> UUID:
-        """Creates a run of the deployment, once per ``key``. Raises NotDeployed."""
+        """Creates a run of the deployment, once per ``key``; it shows the service ``token``. Raises
+        NotDeployed."""
 
     async def read_state(self, run_id: UUID) -> RunState:
         """The present state. Raises RunGone."""
@@ -240,6 +244,7 @@ class Keeper:
         order = await owner.order(self._db, number)
         if order is None:
             return
+        secret = self._settings.agent_token.get_secret_value()
         # One that is never replaced needs no number.
         nth = f"-{row.runs + 1}" if owner.replaceable else ""
         flow_run_id = await self._prefect.create_run(
@@ -248,6 +253,7 @@ class Keeper:
             key=f"determined-{self._settings.cluster_id}-{owner.noun}-{number}{nth}",
             name=order.name,
             tags=order.tags,
+            token=serving.sign(secret, Served(owner.serves, str(number))),
             parent=order.parent,
         )
         async with changing(self._db) as change:

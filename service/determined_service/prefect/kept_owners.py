@@ -11,7 +11,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire import prefect
+from determined.common.wire import prefect, serving
 from determined_registry.database.tables import (
     checkpoints,
     deletions,
@@ -78,14 +78,15 @@ class RunOrder:
 class KeptOwner(ABC):
     """A kind of owner.
 
-    ``column``: its id in `kept_runs`. ``noun``: in the keys of its runs and in messages. ``deployment``: of
-    its flow. ``lost_s``: a flow that has been silent for this long is given up. ``may_be_cancelled``: whether
-    a cancel on Prefect's page ends it. ``replaceable``: whether another run takes the place of one that
-    somebody has deleted.
+    ``column``: its id in `kept_runs`. ``noun``: in the keys of its runs and in messages. ``serves``: what its
+    run serves, for the run's token. ``deployment``: of its flow. ``lost_s``: a flow that has been silent for
+    this long is given up. ``may_be_cancelled``: whether a cancel on Prefect's page ends it. ``replaceable``:
+    whether another run takes the place of one that somebody has deleted.
     """
 
     column: ClassVar[keeping.Owner]
     noun: ClassVar[str]
+    serves: ClassVar[str]
     deployment: ClassVar[str]
     lost_s: ClassVar[float] = 120.0
     may_be_cancelled: ClassVar[bool] = True
@@ -113,7 +114,7 @@ class KeptOwner(ABC):
 class KeptExperiment(KeptOwner):
     """Its trials' runs are subflows of its run, so no other run can take the place of that one."""
 
-    column, noun = keeping.EXPERIMENT, "experiment"
+    column, noun, serves = keeping.EXPERIMENT, "experiment", serving.EXPERIMENT
     deployment = prefect.EXPERIMENT_DEPLOYMENT
     lost_s = keeping.LOST_S
     replaceable = False
@@ -179,7 +180,7 @@ class KeptExperiment(KeptOwner):
 
 
 class KeptPipeline(KeptOwner):
-    column, noun = keeping.PIPELINE, "pipeline"
+    column, noun, serves = keeping.PIPELINE, "pipeline", serving.PIPELINE
     deployment = prefect.PIPELINE_DEPLOYMENT
 
     async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
@@ -221,7 +222,7 @@ class KeptPipeline(KeptOwner):
 
 
 class KeptRetraining(KeptOwner):
-    column, noun = keeping.RETRAINING, "retraining"
+    column, noun, serves = keeping.RETRAINING, "retraining", serving.RETRAINING
     deployment = prefect.RETRAINING_DEPLOYMENT
 
     async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
@@ -266,7 +267,7 @@ class KeptRetraining(KeptOwner):
 class KeptDeletion(KeptOwner):
     """It cannot be cancelled, only done again: what it has marked is lost already."""
 
-    column, noun = keeping.DELETION, "deletion"
+    column, noun, serves = keeping.DELETION, "deletion", serving.DELETION
     deployment = prefect.DELETION_DEPLOYMENT
     lost_s = keeping.LOST_S
     may_be_cancelled = False

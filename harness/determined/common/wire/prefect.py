@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from determined.common.wire.serving import RUN_TOKEN
+
 EXPERIMENT_FLOW = "experiment"
 TRIAL_FLOW = "trial"
 DELETION_FLOW = "checkpoint-gc"
@@ -63,6 +65,14 @@ def is_awaiting_slots(state_name: str) -> bool:
     return state_name == AWAITING_SLOTS or state_name.startswith(f"{AWAITING_SLOTS}: ")
 
 
+def job_variables(token: str) -> dict[str, Any] | None:
+    """Gives the process of one run its token, also where a stock worker starts it; None: it has none.
+
+    Prefect keeps it with the run, for whoever has Prefect's password. An agent gives the same one.
+    """
+    return {"env": {RUN_TOKEN: token}} if token else None
+
+
 def waiting_run(
     *,
     flow_id: UUID,
@@ -73,6 +83,7 @@ def waiting_run(
     tags: Iterable[str],
     key: str,
     parent_task_run_id: UUID | None = None,
+    token: str = "",
 ) -> dict[str, Any]:
     """The body of ``POST /flow_runs/`` that makes a run which waits for slots, once per ``key``, in the work
     pool ``work_pool``.
@@ -80,6 +91,7 @@ def waiting_run(
     It is scheduled for now, because Prefect's pages show and sort by the first time that a run was scheduled
     for. No worker takes it all the same: Prefect's query for them passes over runs whose policy says
     ``in_process``, as those have a process that looks after them (here the service and its agents).
+    ``token``: see :func:`job_variables`.
     """
     now = datetime.datetime.now(datetime.UTC).isoformat()
     return {
@@ -92,6 +104,7 @@ def waiting_run(
         "idempotency_key": key,
         "parent_task_run_id": None if parent_task_run_id is None else str(parent_task_run_id),
         "empirical_policy": {"retry_type": "in_process"},
+        "job_variables": job_variables(token),
         "state": {
             "type": "SCHEDULED",
             "name": AWAITING_SLOTS,

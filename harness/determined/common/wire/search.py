@@ -41,13 +41,15 @@ class Attachment(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class TrialRef(Message):
-    """The data that a trial's Prefect run is made from."""
+    """The data that a trial's Prefect run is made from. ``run_token``: what the run shows the service if a
+    stock worker of Prefect executes it; empty from a service of the release before."""
 
     trial_id: int
     request_id: str
     name: str = ""
     hparams: dict[str, Any] = field(default_factory=dict)
     resource_pool: str | None = None
+    run_token: str = ""
 
 
 @checked

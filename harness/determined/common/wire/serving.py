@@ -2,8 +2,8 @@
 
 Such a token says in clear what its holder serves, and is signed with the agents' token. So the service checks
 it without a look at the database, and it goes on over restarts of service and agent. The service puts a
-supervisor's token into the order to start the leg; an agent signs the tokens of the runs that it starts.
-A new agents' token makes all of them invalid.
+supervisor's token into the order to start the leg, and a run's beside its parameters in Prefect, for stock
+workers; an agent signs the tokens of the runs that it starts. A new agents' token makes all of them invalid.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ PREFIX = "serve."
 
 RUN_TOKEN = "DET_RUN_TOKEN"
 AGENT_TOKEN = "DET_AGENT_TOKEN"
-"""Variables of a run's process: its own token, which an agent gives it, and the agents' token, where a stock
-worker of Prefect runs our flows."""
+"""Variables of a run's process: its own token, which an agent gives it or the service, and the agents' token,
+where a service of the release before has stock workers of Prefect run our flows."""
 
 # What is served, by the names that the rules of access have for it.
 ALLOCATION = "allocation"
