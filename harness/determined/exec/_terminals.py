@@ -23,6 +23,8 @@ from determined.common.wire.shells import Frame, Frames
 HELLO_SECONDS = 20.0
 END_SECONDS = 5.0
 """After its terminal has hung up a program may take so long to end."""
+EOF_SECONDS = 0.2
+"""The end of the input is typed again after this time."""
 MOST_WAITING = 256 << 10
 """Bytes of input that a program has not read; then the client waits."""
 SIDE = 1000
@@ -107,6 +109,7 @@ class Terminal:
         self._hello = hello
         self._master = -1
         self._waiting = bytearray()
+        self._last_typed = b"\n"
         self._can_write = asyncio.Event()
         self._can_write.set()
 
@@ -188,14 +191,15 @@ class Terminal:
 
     async def _input(self, found: list[tuple[int, bytes]]) -> None:
         """Pass on the client's input until the client goes."""
-        with contextlib.suppress(OSError, ValueError):
+        over = False
+        with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as typing:
             while True:
                 for kind, content in found:
                     if kind == Frame.INPUT:
                         await self._write(content)
-                    elif kind == Frame.END:
-                        # The same byte as if a person had typed Ctrl-D.
-                        await self._write(b"\x04")
+                    elif kind == Frame.END and not over:
+                        over = True
+                        typing.callback(asyncio.create_task(self._type_the_end()).cancel)
                     elif kind == Frame.RESIZE:
                         self._resize(json.loads(content))
                 data = await self._reader.read(shells.FRAME_BYTES)
@@ -203,7 +207,21 @@ class Terminal:
                     return
                 found = self._frames.feed(data)
 
+    async def _type_the_end(self) -> None:
+        """Types Ctrl-D until the programs have ended.
+
+        Once is not enough: the kernel turns one that comes while a program (readline) changes the terminal's
+        mode into a plain character, and each program that runs in the shell takes one.
+        """
+        if self._last_typed not in b"\r\n":
+            await self._write(b"\n")
+        while True:
+            if not self._waiting:
+                await self._write(b"\x04")
+            await asyncio.sleep(EOF_SECONDS)
+
     async def _write(self, content: bytes) -> None:
+        self._last_typed = content[-1:] or self._last_typed
         self._waiting += content
         self._flush()
         if len(self._waiting) > MOST_WAITING:

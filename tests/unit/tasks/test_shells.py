@@ -123,9 +123,9 @@ class Client:
 
 
 @asynccontextmanager
-async def terminals(folder: Path, used: list[int]) -> AsyncIterator[Client]:
+async def terminals(folder: Path, used: list[int], shell: str = "/bin/sh") -> AsyncIterator[Client]:
     env = {"PATH": os.environ["PATH"], "PS1": "prompt> "}
-    made = Terminals(shells.hash_of(SECRET), Program(["/bin/sh"], env, str(folder)), used.append)
+    made = Terminals(shells.hash_of(SECRET), Program([shell], env, str(folder)), used.append)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await made.serve(reader, writer)
@@ -179,6 +179,27 @@ async def test_a_leaving_client_takes_the_programs_along(tmp_path: Path) -> None
         await client.until(b"ready")
         client.writer.close()
         await until_async("the program's end", lambda: (tmp_path / "hung-up").exists())
+        await until_async("the terminal's end", lambda: used, equals=[1, -1])
+
+
+@pytest.mark.usefixtures("background")
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+@pytest.mark.parametrize(
+    "lines", [b"", b"echo ta$((40+2))", b"cat\nta42\n", b"sleep 0.5; cat; sh\nta42\n"]
+)
+async def test_the_end_of_the_input_ends_the_programs(
+    tmp_path: Path, shell: str, lines: bytes
+) -> None:
+    """A shell that has not begun to read, one with half a line, and programs that read, too."""
+    used: list[int] = []
+    async with terminals(tmp_path, used, shell) as client:
+        client.hello()
+        if lines:
+            client.send(Frame.INPUT, lines)
+        client.send(Frame.END)
+        kind, content = await client.end() or (0, b"")
+        assert kind == Frame.EXIT and json.loads(content)["code"] == 0, client.output
+        assert not lines or b"ta42" in client.output
         await until_async("the terminal's end", lambda: used, equals=[1, -1])
 
 
