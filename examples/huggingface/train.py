@@ -10,6 +10,7 @@ Trainer.
 
 import logging
 import os
+import tempfile
 
 import sklearn.datasets
 import sklearn.model_selection
@@ -58,9 +59,9 @@ def accuracy(predictions):
     return {"accuracy": float((scores.argmax(-1) == labels).mean())}
 
 
-def main(core_context, hparams, seed):
+def main(core_context, hparams, seed, folder):
     args = TrainingArguments(
-        output_dir="output",
+        output_dir=folder,
         num_train_epochs=6,  # off the cluster; there it is searcher.max_length that counts
         per_device_train_batch_size=32 // core_context.distributed.size,
         per_device_eval_batch_size=360,
@@ -95,9 +96,11 @@ if __name__ == "__main__":
     on_cluster = info is not None and info.task_type == "TRIAL"
     several = int(os.environ.get("WORLD_SIZE", 1)) > 1
     workers = det.core.DistributedContext.from_torch_distributed() if several else None
-    with det.core.init(distributed=workers) as context:
+    with det.core.init(distributed=workers) as context, tempfile.TemporaryDirectory() as own:
         main(
             context,
             {**HPARAMS, **(info.trial.hparams if on_cluster else {})},
             info.trial.trial_seed if on_cluster else 0,
+            # Checkpoints are kept by the callback; the processes of a machine write theirs into one folder.
+            context.distributed.broadcast_local(own),
         )

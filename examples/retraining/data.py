@@ -1,6 +1,7 @@
 """Handwritten digits that drift: each month's images are a little noisier than those of the month before.
 
-The month stands in a file, as the date of a real data set would; `python data.py next` turns the page.
+The month stands in a file, as the date of a real data set would; `python data.py next` turns the page. Each
+account has its own file, so trials that run as another account (--task-user) need DRIFT_FILE.
 """
 
 import os
@@ -11,7 +12,7 @@ import sklearn.datasets
 import sklearn.model_selection
 import torch
 
-MONTH = pathlib.Path(os.environ.get("DRIFT_FILE", "/tmp/determined-example-month"))
+MONTH = pathlib.Path(os.environ.get("DRIFT_FILE", f"/tmp/determined-example-month-{os.getuid()}"))
 
 
 def month():
@@ -42,4 +43,6 @@ def load(of_month):
 if __name__ == "__main__":
     if sys.argv[1:] == ["next"]:
         MONTH.write_text(str(month() + 1))
+    if sys.argv[1:] == ["first"]:
+        MONTH.unlink(missing_ok=True)
     print(version())

@@ -3,7 +3,7 @@
 # drifted, one that is.
 set -e
 cd "$(dirname "$0")"
-rm -f "${DRIFT_FILE:-/tmp/determined-example-month}"
+python data.py first
 det retrain create plan.yaml .
 det retrain run digits-drift           # there is no champion yet: promoted
 det retrain run digits-drift           # the same data: skipped

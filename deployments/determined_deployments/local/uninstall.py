@@ -169,6 +169,10 @@ def _left(layout: Layout, kept: Piece | None, url: str) -> Iterator[Left]:
         if path.exists():
             why = f"{whose}'s own: also of other programs that use {whose}"
             yield Left(str(path), why, _rm(path))
+    for path in sorted({Path.home() / "mlruns", Path.cwd() / "mlruns"}):
+        if path.is_dir():
+            why = "MLflow's own: runs of scripts that logged without a server"
+            yield Left(str(path), why, _rm(path))
     if postgres_user.is_made():
         user = postgres_user.USER
         yield Left(f"the account {user}", "Postgres ran as it", f"userdel {user}")

@@ -24,6 +24,7 @@ COLUMNS = (
     Column("ID", "id"),
     Column("User", "username", spare=5),
     Column("Description", "description"),
+    Column("Size", f.field("bytes", f.size)),
     Column("Ended", f.field("endTime", f.time)),
 )
 

@@ -31,7 +31,8 @@ def _stored(name: str) -> str:
 @dataclass
 class KeptFiles:
     """Copies the files below ``directory`` to ``key``. ``say`` gets lines for the log. ``refusal`` is asked
-    before anything is copied: why so many bytes may not be kept; empty: they may.
+    before anything is copied: why so many bytes may not be kept; empty: they may; None: nobody answered,
+    they are kept, and it is asked again.
 
     A file is there with all its bytes or as it was; the list of those that belong to the directory comes
     last. Symbolic links are not kept.
@@ -41,7 +42,8 @@ class KeptFiles:
     key: str
     directory: Path
     say: Callable[[str], None]
-    refusal: Callable[[int], str]
+    refusal: Callable[[int], str | None]
+    _counted: bool = False
     _seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     _problem: str = ""
 
@@ -57,10 +59,13 @@ class KeptFiles:
 
     def _save(self) -> str:
         found, left_out = self._look()
-        if found != self._seen:
+        changed = found != self._seen
+        if changed or not self._counted:
             refused = self.refusal(sum(size for _, size, _ in found.values()))
+            self._counted = refused is not None
             if refused:
                 return f"the files of this notebook are kept as they were: {refused}"
+        if changed:
             self._copy(found)
         if not left_out:
             return ""

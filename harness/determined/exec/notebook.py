@@ -135,25 +135,25 @@ def _places(session: Session, info: ClusterInfo) -> dict[str, Any]:
         return {"storage": None, "restore": ""}
 
 
-def _asking(session: Session, info: ClusterInfo) -> Callable[[int], str]:
+def _asking(session: Session, info: ClusterInfo) -> Callable[[int], str | None]:
     """A function that asks the service whether that many bytes may be kept; it counts all notebooks of the
-    owner."""
+    owner. It returns the refusal, empty: they may be kept, None: the service did not answer."""
 
-    def refusal(size: int) -> str:
+    def refusal(size: int) -> str | None:
         try:
             session.put(f"/api/v1/notebooks/{info.task_id}/files", json={"bytes": size})
         except ForbiddenException as error:
             return str(error)
         except APIException:
             # The service is away (or too old to count): keeping the user's files matters more.
-            return ""
+            return None
         return ""
 
     return refusal
 
 
 def _files(
-    given: Mapping[str, Any], directory: Path, refusal: Callable[[int], str]
+    given: Mapping[str, Any], directory: Path, refusal: Callable[[int], str | None]
 ) -> KeptFiles | None:
     """Restore an earlier notebook's files into ``directory``. Returns None if this notebook keeps nothing."""
     if given["storage"] is None:

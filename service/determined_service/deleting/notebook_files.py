@@ -40,6 +40,8 @@ _has_files = sa.and_(
     _t.config["work_dir"].astext.is_(None),
     # One that was killed while it waited for its slots has left nothing.
     sa.exists().where(allocations.c.task_id == _t.id, allocations.c.started_at.is_not(None)),
+    # Unknown of one that was killed before it had counted them.
+    _t.kept_bytes.is_distinct_from(0),
     sa.func.coalesce(_t.data, sa.text("'{}'::jsonb"))[MARK].is_(None),
 )
 _OUTDATED = sa.text(
@@ -49,7 +51,7 @@ _OUTDATED = sa.text(
                row_number() OVER (PARTITION BY k.owner_id ORDER BY k.end_time DESC, k.id) AS place
         FROM tasks k
         WHERE k.kind = :kind AND k.state = ANY(:ended) AND k.config ->> 'work_dir' IS NULL
-          AND coalesce(k.data, '{}') -> :mark IS NULL
+          AND coalesce(k.data, '{}') -> :mark IS NULL AND k.kept_bytes IS DISTINCT FROM 0
           AND EXISTS (SELECT FROM allocations a WHERE a.task_id = k.id AND a.started_at IS NOT NULL)
     ) AS kept
     WHERE (end_time < now() - make_interval(days => cast(:days AS integer))
@@ -65,7 +67,7 @@ _OUTDATED = sa.text(
 def select_kept(owner_id: int | None) -> sa.Select[Any]:
     """The notebooks that have files, of one owner or of all; to be ordered."""
     chosen = (
-        sa.select(_t.id, _t.name, _t.end_time, users.c.username)
+        sa.select(_t.id, _t.name, _t.end_time, _t.kept_bytes, users.c.username)
         .join(users, users.c.id == _t.owner_id)
         .where(_has_files)
     )

@@ -27,7 +27,9 @@ Deleter = Annotated[Principal, may(Action.CHANGE, Kind.TASK, "delete the files o
 async def list_notebook_files(
     user: TaskReader, db: Db, everybody: bool = False, offset: Offset = 0, limit: Limit = 0
 ) -> Response:
-    """The ended notebooks whose files are kept, the latest first: the caller's own, or everybody's."""
+    """The ended notebooks whose files are kept, the latest first: the caller's own, or everybody's.
+
+    `bytes` is null where a notebook was killed before it had counted them."""
     chosen = notebook_files.select_kept(None if everybody else user.user_id)
     chosen = chosen.order_by(tasks.c.end_time.desc(), tasks.c.id)
     async with db.tx() as conn:
@@ -38,6 +40,7 @@ async def list_notebook_files(
             "username": row.username,
             "description": row.name,
             "endTime": row.end_time,
+            "bytes": row.kept_bytes,
         }
         for row in rows
     ]

@@ -112,8 +112,19 @@ async def test_the_files_of_ended_notebooks_are_deleted_by_their_owner_or_the_ru
         process = await started(world)
         early = await world.user.delete(f"{kept}/{task_id}")
         assert early.status_code == 409 and "has not ended" in early.json()["message"]
+        # One that was killed before it had looked at its files says nothing of them.
+        size = len(ids) * 1000 or None
+        if size:
+            ok(await process.client.put(f"{NOTEBOOKS}/{task_id}/files", json={"bytes": size}))
         ok(await process.exited(exit_code=0))
         ids.append(task_id)
+    # One that ran and left nothing.
+    empty = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]["id"]
+    process = await started(world)
+    ok(await process.client.put(f"{NOTEBOOKS}/{empty}/files", json={"bytes": 0}))
+    ok(await process.exited(exit_code=0))
+    refused = await world.user.delete(f"{kept}/{empty}")
+    assert refused.status_code == 409 and "has no files" in refused.json()["message"]
     # One that never began has none, and is none of the last three.
     blocker = ok(await world.user.post("/api/v1/commands", json={"config": {"entrypoint": ["x"]}}))
     waiting = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]["id"]
@@ -122,7 +133,9 @@ async def test_the_files_of_ended_notebooks_are_deleted_by_their_owner_or_the_ru
     nothing = await world.user.delete(f"{kept}/{waiting}")
     assert nothing.status_code == 409 and "has no files" in nothing.json()["message"]
     listed = ok(await world.user.get(kept))["notebookFiles"]
-    assert [one["id"] for one in listed] == ids[::-1]
+    assert [(one["id"], one["bytes"]) for one in listed] == [
+        *zip(ids[::-1], (3000, 2000, 1000, None), strict=True)
+    ]
     assert ok(await stranger.get(kept))["notebookFiles"] == []
     assert (await stranger.delete(f"{kept}/{ids[0]}")).status_code == 403
 

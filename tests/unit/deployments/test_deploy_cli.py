@@ -76,6 +76,7 @@ def installed(run, tmp_path, monkeypatch):
     layout.cluster_config.write_text("checkpoint_storage: {type: s3, bucket: b}")
     (tmp_path / "thesis.txt").write_text("mine")
     (home / ".prefect").mkdir(parents=True)
+    (home / "mlruns").mkdir()
     TokenStore().set_token("http://127.0.0.1:8080", "determined", "t")
     TokenStore().set_token("http://elsewhere:8080", "ada", "t")
     return layout
@@ -99,6 +100,7 @@ def test_uninstall_lists_removed_and_remaining_files(run, installed, tmp_path):
         "left: the checkpoint storage s3 b (cluster.yaml names it): remove its files there",
         f"left: {tmp_path}/thesis.txt (no cluster has made it): rm -r {tmp_path}/thesis.txt",
         f"left: {tmp_path}/home/.prefect (Prefect's own: also of other programs that use Prefect): rm -r",
+        f"left: {tmp_path}/home/mlruns (MLflow's own: runs of scripts that logged without a server): rm -r",
         "pip uninstall determined-prefect",
     ):
         assert line in done.stderr

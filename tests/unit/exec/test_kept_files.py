@@ -92,3 +92,23 @@ def test_refused_files_are_not_copied(tmp_path: Path) -> None:
     (files.directory / "a").unlink()
     files.save()
     assert "b" in index.read_text()
+
+
+def test_the_size_is_told_from_the_first_look_on_until_it_is_heard(tmp_path: Path) -> None:
+    files = kept(tmp_path, "counted", [])
+    told: list[int] = []
+    answers: list[str | None] = [None, "", None, ""]
+
+    def refusal(size: int) -> str | None:
+        told.append(size)
+        return answers.pop(0)
+
+    files.refusal = refusal
+    for _ in range(3):
+        files.save()
+    # Nothing was written, and nothing is there.
+    assert told == [0, 0] and not list((tmp_path / "storage").rglob("*"))
+    (files.directory / "a").write_text("abc")
+    for _ in range(3):
+        files.save()
+    assert told == [0, 0, 3, 3] and list((tmp_path / "storage").rglob("index.json"))
