@@ -1,8 +1,8 @@
 """Packs a model directory for upload: which files are sent, and how.
 
 ``.detignore`` files (gitignore syntax, in any directory, each for the files below it) leave files out. A
-few names are always left out. Symbolic links are followed, because their targets do not exist where the
-trial runs. The same tree gives the same list, in the same order.
+few names are left out unless a ``.detignore`` takes them back in. Symbolic links are followed, because
+their targets do not exist where the trial runs. The same tree gives the same list, in the same order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ BUILT_IN_IGNORES = (
     "terraform.tfstate*",
     "terraform_data",
     "/shared_fs",
+    ".env*",
 )
+SECRETS = ".env"
+"""Files and directories whose names begin like this often hold passwords."""
 
 # Base64 of it, with the rest of the request, stays below 128 MiB.
 LIMIT_BYTES = 95 * 1024 * 1024
@@ -92,12 +95,16 @@ class _Rules:
     base: str
     spec: pathspec.GitIgnoreSpec
     outer: _Rules | None = None
+    secrets: list[str] = field(default_factory=list)
+    """Of the built-in rules: what they alone left out, and the user may miss."""
 
     def ignores(self, path: str, is_dir: bool) -> bool:
         """Whether ``path`` is left out; the innermost directory with a matching rule decides."""
         inside = path[len(self.base) + 1 :] if self.base else path
         found = self.spec.check_file(inside + "/" if is_dir else inside).include
         if found is not None:
+            if found and self.outer is None and path.rpartition("/")[2].startswith(SECRETS):
+                self.secrets.append(path)
             return found
         return self.outer is not None and self.outer.ignores(path, is_dir)
 
@@ -117,10 +124,11 @@ def pack(
             same path, a link leads in a circle, or the files are more than ``limit`` bytes together.
     """
     found: dict[str, tuple[Path, os.stat_result]] = {}
+    secrets: list[str] = []
     if root is not None:
         top = _existing(root)
         if top.is_dir():
-            _add(found, _walk(top, "", _built_in(), _Trail(top)))
+            _add(found, _walk(top, "", _built_in(secrets=secrets), _Trail(top)))
         else:
             _add(found, _one(top, top.name))
     for include in includes:
@@ -128,21 +136,32 @@ def pack(
         name = path.resolve().name
         if path.is_dir():
             _add(found, [(name, path, path.stat())])
-            _add(found, _walk(path, name, _built_in(name), _Trail(path)))
+            _add(found, _walk(path, name, _built_in(name, secrets), _Trail(path)))
         else:
             _add(found, _one(path, name))
+    if secrets:
+        logger.warning(
+            "%s: not sent, because such files often hold passwords; in %s, a line !%s sends it, a line %s "
+            "ends this warning",
+            _named(secrets),
+            IGNORE_FILE,
+            *[one_line(secrets[0].rpartition("/")[2])] * 2,
+        )
     _check_size(found, limit)
     # "/" sorts before what a name may begin with, so that "a/x" comes right after "a".
     items = [_read(*item) for item in sorted(found.items(), key=lambda item: item[0].split("/"))]
     if (scripts := [item.path for item in items if _is_a_windows_script(item)]) != []:
-        more = f" and {len(scripts) - NAMED} more" if len(scripts) > NAMED else ""
         logger.warning(
-            "%s%s: the lines end in CR LF, as on Windows, and shells take the CR for part of the last word; "
+            "%s: the lines end in CR LF, as on Windows, and shells take the CR for part of the last word; "
             "save it with LF (sed -i 's/\\r$//' FILE)",
-            ", ".join(one_line(one) for one in scripts[:NAMED]),
-            more,
+            _named(scripts),
         )
     return items
+
+
+def _named(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    return ", ".join(one_line(one) for one in paths[:NAMED]) + more
 
 
 def _is_a_windows_script(item: ContextItem) -> bool:
@@ -225,8 +244,9 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     return found
 
 
-def _built_in(base: str = "") -> _Rules:
-    return _Rules(base, pathspec.GitIgnoreSpec.from_lines(BUILT_IN_IGNORES))
+def _built_in(base: str = "", secrets: list[str] | None = None) -> _Rules:
+    spec = pathspec.GitIgnoreSpec.from_lines(BUILT_IN_IGNORES)
+    return _Rules(base, spec, secrets=[] if secrets is None else secrets)
 
 
 class _Trail:

@@ -19,8 +19,6 @@ from determined.common import context
 logger = logging.getLogger("determined.pytorch")
 
 MAX_FILES = 10_000
-SECRETS = ".env"
-"""Files and directories whose names begin like this are never kept."""
 IGNORE_FILES = (".gitignore", context.IGNORE_FILE)
 """Off the cluster; the later one wins. What was submitted has passed ``.detignore`` alone, and is kept."""
 
@@ -46,7 +44,7 @@ def _tree(root: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     total = 0
     for name, path, size in context.regular_files(root):
-        if any(part.startswith(SECRETS) for part in name.split("/")):
+        if any(part.startswith(context.SECRETS) for part in name.split("/")):
             continue
         found[name] = path
         total += size

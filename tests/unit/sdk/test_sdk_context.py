@@ -255,3 +255,25 @@ def test_many_scripts_of_windows_are_counted(
         (tmp_path / f"{number}.sh").write_bytes(b"true\r\n")
     context.pack(tmp_path)
     assert caplog.messages[0].startswith("0.sh, 1.sh, 2.sh and 2 more: ")
+
+
+def test_secrets_are_left_out_and_named_unless_the_user_decides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tree(tmp_path / "m", "train.py", "env.py", ".env", "sub/.env.local", ".envs/prod/key")
+    assert paths(root) == ["env.py", "sub", "train.py"]
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        ".env, .envs, sub/.env.local: not sent, because such files often hold passwords; in .detignore, a "
+        "line !.env sends it, a line .env ends this warning"
+    )
+    caplog.clear()
+    # A file that is named by itself was meant; so are rules.
+    assert paths(tmp_path / "m/env.py", [root / ".env"]) == [".env", "env.py"]
+    (root / ".detignore").write_text("!.env\n.envs\n.env.*\n")
+    assert paths(root) == [".detignore", ".env", "env.py", "sub", "train.py"]
+    assert not caplog.records
+    # What is included as a directory is no exception.
+    (root / ".detignore").unlink()
+    assert paths(None, [root]) == ["m", "m/env.py", "m/sub", "m/train.py"]
+    assert caplog.records[0].getMessage().startswith("m/.env, m/.envs, m/sub/.env.local: not sent")
