@@ -125,6 +125,7 @@ def _component(
         is_ready=lambda: _is_ready(layout, state, name, pool),
         url=state.master_url,
         after=after,
+        hands_over=True,
         prepare=lambda note: _prepare(work_dir(layout, state, pool), state, note),
     )
 

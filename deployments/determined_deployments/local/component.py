@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from determined.__version__ import __version__
+
 StopSignals = tuple[tuple[signal.Signals, float], ...]
 """Signals in order, each with the seconds to wait after it."""
 
@@ -51,15 +53,22 @@ class Component:
     """Runs once the process is ready, before those that come after it start."""
     stop_signals: StopSignals = TERMINATE
     """The signals that stop it; SIGKILL follows the last one."""
+    hands_over: bool = False
+    """After SIGKILL what it runs goes on, and the next release's process takes it over."""
     ready_timeout: float = 120.0
     run_as: RunAs | None = None
 
     @property
     def fingerprint(self) -> str:
-        """A fingerprint of the settings. It changes when a running process must be restarted to get them."""
+        """Of the settings and the release: a running process that has another one must be restarted."""
         parts = [
             list(self.argv),
             sorted(self.env.items()),
             sorted((str(path), text) for path, text in self.files.items()),
         ]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        return f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}@{__version__}"
+
+
+def release_of(fingerprint: str) -> str:
+    """Empty: one that did not say it."""
+    return fingerprint.partition("@")[2]

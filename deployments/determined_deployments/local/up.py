@@ -25,7 +25,7 @@ from determined_deployments.local import (
     service,
 )
 from determined_deployments.local import state as states
-from determined_deployments.local.component import TERMINATE, Component
+from determined_deployments.local.component import TERMINATE, Component, release_of
 from determined_deployments.local.errors import ClusterError, ComponentFailed
 from determined_deployments.local.layout import Layout, write_private
 from determined_deployments.local.report import Reporter, Silent, quiet_end
@@ -290,8 +290,16 @@ class _Start:
                 self.reporter.note(f"{name} (pid {record.pid}) is not running any more")
             return None
         if record and record.fingerprint != component.fingerprint:
-            self.reporter.note(f"{name} runs with other settings than wanted; restarting it")
-            daemon.stop(process, component.stop_signals)
+            before, now = release_of(record.fingerprint), release_of(component.fingerprint)
+            if before == now:
+                self.reporter.note(f"{name} runs with other settings than wanted; restarting it")
+            else:
+                before = before or "an earlier one"
+                self.reporter.note(
+                    f"{name} is of another release ({before}, not {now}); restarting it"
+                )
+            at_once = component.hands_over and before != now
+            daemon.stop(process, () if at_once else component.stop_signals)
             return None
         return _Running(component, process, time.monotonic())
 
