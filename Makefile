@@ -66,6 +66,7 @@ docs: $(STAMP) ## the pages that are written from the code
 	$(BIN)/python -m determined.cli.reference > docs/reference/commands.md
 	$(BIN)/python -m determined.cli.variables > docs/reference/environment.md
 	$(BIN)/python -m determined_service.reference > docs/reference/rest.md
+	$(BIN)/python -m determined_service.base.settings_page > docs/reference/settings.md
 
 pictures: $(STAMP) ## the pictures of the book, from a running product
 	$(BIN)/python -m docs.pictures.make $(PICTURES)

@@ -38,6 +38,56 @@ DataDir = Annotated[
 ]
 
 
+SettingsFile = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        envvar="DET_SERVICE_CONFIG",
+        help="The settings (YAML or JSON): docs/reference/settings.md.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("service")
+def run_service(config: SettingsFile) -> None:
+    """Run the service alone, in the foreground until SIGTERM: for systemd, with a Postgres and a Prefect of
+    yours.
+
+    It makes and migrates its tables when it starts, and waits for Prefect.
+    """
+    from determined_deployments import foreground
+
+    with _bad_settings_in_words():
+        foreground.serve(config)
+
+
+@app.command("prefect")
+def run_prefect(config: SettingsFile) -> None:
+    """Run Prefect's server alone, in the foreground until SIGTERM: for systemd, with a Postgres of yours.
+
+    It reads prefect_api_url, prefect_auth, prefect_db_url and data_dir, makes and migrates its tables when it
+    starts, and sends nothing anywhere. Variables PREFECT_… of the environment win.
+    """
+    from determined_deployments import foreground
+
+    with _bad_settings_in_words():
+        foreground.serve_prefect(config)
+
+
+@contextmanager
+def _bad_settings_in_words() -> Iterator[None]:
+    from determined_deployments.foreground import SettingsError
+
+    try:
+        yield
+    except SettingsError as error:
+        talk.print(
+            plain(f"Error: {error}"), style="red", markup=False, highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(1) from None
+
+
 @contextmanager
 def _failures_in_words() -> Iterator[None]:
     """Turns a ClusterError into its message (and log) on stderr and exit code 1."""

@@ -59,6 +59,9 @@ def main() -> None:
     from determined_service.app import create_app
 
     settings = Settings.load()
+    if settings.trusted_proxies:
+        # The proxy to tasks, a process of its own, reads it as well.
+        os.environ.setdefault("FORWARDED_ALLOW_IPS", ",".join(settings.trusted_proxies))
     app = create_app(settings)
     # Existing objects stay: collections need not visit them.
     gc.freeze()

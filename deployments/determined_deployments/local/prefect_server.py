@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from determined.common.wire import no_telemetry
 from determined_deployments.local import databases, probe
@@ -41,24 +43,29 @@ memory.
 """
 
 
+def environment(api_url: str, auth: str, home: Path, db_url: str) -> dict[str, str]:
+    """Of the server that ``api_url`` names; ``db_url``: ``postgresql://…``."""
+    address = urlsplit(api_url)
+    return {
+        **QUIET,
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_URL": api_url,
+        "PREFECT_API_AUTH_STRING": auth,
+        "PREFECT_SERVER_API_AUTH_STRING": auth,
+        "PREFECT_SERVER_API_HOST": address.hostname or HOST,
+        "PREFECT_SERVER_API_PORT": str(address.port or 4200),
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "ui"),
+        "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",  # MODULE does it
+        "PREFECT_API_DATABASE_CONNECTION_URL": databases.for_asyncpg(db_url),
+    }
+
+
 def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
     """The server on ``state.prefect_port``, its tables in the database ``prefect``."""
     port = state.prefect_port
     argv = (sys.executable, "-P", "-m", MODULE, HOST, str(port))
-    env = {
-        **QUIET,
-        "PREFECT_HOME": str(layout.prefect_home),
-        "PREFECT_API_URL": state.prefect_api_url,
-        "PREFECT_API_AUTH_STRING": state.prefect_auth,
-        "PREFECT_SERVER_API_AUTH_STRING": state.prefect_auth,
-        "PREFECT_SERVER_API_HOST": HOST,
-        "PREFECT_SERVER_API_PORT": str(port),
-        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(layout.prefect_home / "ui"),
-        "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",  # MODULE does it
-        "PREFECT_API_DATABASE_CONNECTION_URL": databases.for_asyncpg(
-            databases.url(state, "prefect")
-        ),
-    }
+    home, db_url = layout.prefect_home, databases.url(state, "prefect")
+    env = environment(state.prefect_api_url, state.prefect_auth, home, db_url)
     return Component(
         name=NAME,
         argv=argv,

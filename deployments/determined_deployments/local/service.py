@@ -11,6 +11,9 @@ from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import HOST, ClusterState
 
 NAME = "service"
+MODULE = "determined_service"
+# glibc would keep the 16 MB that checking a password takes, once in each thread's heap.
+MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
 
 def settings(layout: Layout, state: ClusterState) -> dict[str, object]:
@@ -44,12 +47,8 @@ def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Co
     files[config] = json.dumps(given, indent=2) + "\n"
     return Component(
         name=NAME,
-        argv=(sys.executable, "-P", "-m", "determined_service"),
-        env={
-            "DET_SERVICE_CONFIG": str(config),
-            # glibc would keep the 16 MB that checking a password takes, once in each thread's heap.
-            "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
-        },
+        argv=(sys.executable, "-P", "-m", MODULE),
+        env={"DET_SERVICE_CONFIG": str(config), **MEMORY},
         files=files,
         is_ready=lambda: _is_ready(state),
         url=state.master_url,

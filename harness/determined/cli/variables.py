@@ -85,12 +85,12 @@ GROUPS = (
         (
             Variable(
                 "DET_SERVICE_CONFIG",
-                "the settings file of `python -m determined_service`; must be set",
+                "the [settings file](settings.md) of `det deploy service` and `det deploy prefect`",
             ),
             Variable(
                 "FORWARDED_ALLOW_IPS",
                 "the addresses of reverse proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` the service"
-                " believes. Without it, it believes nobody's",
+                " believes, instead of `trusted_proxies` of its [settings](settings.md)",
             ),
             Variable(
                 "DET_AGENT_CONFIG",

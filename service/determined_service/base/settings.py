@@ -1,15 +1,29 @@
-"""Settings of the service: one JSON file, named by ``DET_SERVICE_CONFIG``."""
+"""Settings of the service: one file (YAML or JSON), named by ``DET_SERVICE_CONFIG``.
+
+docs/reference/settings.md is written from the comments of the fields (``make docs``).
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 
 from determined.common.cluster_config import ClusterConfig, stored
 from determined_service.base.addresses import is_loopback
@@ -29,12 +43,14 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     host: str = "127.0.0.1"
+    """The address where it listens."""
     port: int = 8080
+    """The port where it listens."""
     public_url: str | None = None
     """The address of the service for browsers, ``https://name:port``. None: host and port as above."""
     proxy_host: str | None = None
     """Host names of tasks in browsers, such as ``https://*.tasks.example.com``, for which DNS and
-    certificates have a wildcard (docs/sit-down/proxy.md). None: names below ``localhost``, for visitors on
+    certificates have a wildcard. None: names below ``localhost``, for visitors on
     the service's machine; empty: none at all."""
     db_url: str
     """``postgresql://user:password@host:port/database`` (or ``?host=/socket/dir``)."""
@@ -48,9 +64,18 @@ class Settings(BaseModel):
     """Prefect's API, ``http://host:port/api``. None: no Prefect (unit tests of the REST API)."""
     prefect_auth: SecretStr | None = None
     """``user:password`` of Prefect's API."""
+    prefect_db_url: SecretStr | None = None
+    """The database of Prefect's server, as ``db_url``: for ``det deploy prefect``, which reads this file,
+    too. The service does not use it."""
+    trusted_proxies: list[str] = Field(default_factory=list)
+    """Addresses of reverse proxies: of them the service believes who the visitor is, and that the way is
+    encrypted (``X-Forwarded-For``, ``X-Forwarded-Proto``). The variable ``FORWARDED_ALLOW_IPS`` wins."""
     data_dir: Path = Path()
+    """A directory of the service's own."""
     cluster_id: str = "00000000-0000-0000-0000-000000000000"
+    """Part of the paths in the checkpoint storage, so clusters that share one need different ids."""
     cluster_name: str = "determined"
+    """What people read."""
     bootstrap_passwords: dict[str, SecretStr] = Field(default_factory=dict)
     """First passwords of the built-in users; used only when the user is created."""
     agent_token: SecretStr
@@ -58,7 +83,7 @@ class Settings(BaseModel):
     default_checkpoint_storage: dict[str, Any] | None = None
     """Of experiments without one, unless the cluster configuration has one."""
     cluster_config_file: Path | None = None
-    """The cluster configuration (YAML, docs/operate/cluster-config.md). None: one pool, ``default``."""
+    """The cluster configuration (YAML). None: one pool, ``default``."""
     local_agents: list[str] = Field(default_factory=list)
     """Agents that are always started in the default compute pool, whichever that is: they do not keep a pool
     in the configuration."""
@@ -115,8 +140,27 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls) -> Settings:
-        """Reads the file named by ``DET_SERVICE_CONFIG``."""
+        """Reads the file named by ``DET_SERVICE_CONFIG``. Raises SystemExit with what is wrong in it."""
         path = os.environ.get("DET_SERVICE_CONFIG")
         if not path:
-            raise SystemExit("DET_SERVICE_CONFIG must name the service's settings file (JSON)")
-        return cls.model_validate_json(Path(path).read_text())
+            raise SystemExit(
+                "DET_SERVICE_CONFIG must name the service's settings file (YAML or JSON)"
+            )
+        try:
+            return cls.model_validate(yaml.safe_load(Path(path).read_text()))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise SystemExit(f"{path} cannot be read: {error}") from None
+        except ValidationError as error:
+            # Without the values: most of them are secrets.
+            found = [
+                f"{path}: {'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}{cls._nearest(one)}"
+                for one in error.errors(include_url=False, include_input=False)
+            ]
+            raise SystemExit("\n".join(found)) from None
+
+    @classmethod
+    def _nearest(cls, error: Mapping[str, Any]) -> str:
+        if error["type"] != "extra_forbidden":
+            return ""
+        near = difflib.get_close_matches(str(error["loc"][-1]), cls.model_fields, 1)
+        return f"; did you mean {near[0]}?" if near else ""

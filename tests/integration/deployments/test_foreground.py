@@ -1,0 +1,115 @@
+"""`det deploy prefect` and `det deploy service`: each alone in the foreground, as systemd starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from tests.integration.conftest import new_database
+from tests.local_cluster import DET
+from tests.object_servers import free_port
+from tests.waiting import TIMEOUT_S, until
+
+
+@contextlib.contextmanager
+def deployed(word: str, config: Path, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DET_", "PREFECT_"))
+    }
+    with (home / f"{word}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*DET, "deploy", word, "--config", str(config)],
+            env={**env, "HOME": str(home)},
+            cwd=home,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+def answer(url: str, **options: object) -> httpx.Response | None:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(url, trust_env=False, **options)  # type: ignore[arg-type]
+    return None
+
+
+def test_each_runs_alone_until_it_is_stopped(postgres_server: str, tmp_path: Path) -> None:
+    ports = {"prefect": free_port(), "service": free_port()}
+    url = {word: f"http://127.0.0.1:{port}" for word, port in ports.items()}
+    config = tmp_path / "service.yaml"
+    settings = {
+        "port": ports["service"],
+        "db_url": new_database(postgres_server),
+        "prefect_db_url": new_database(postgres_server),
+        "prefect_api_url": f"{url['prefect']}/api",
+        "prefect_auth": "determined:secret",
+        "agent_token": "token",
+        "data_dir": str(tmp_path / "data"),
+        "trusted_proxies": ["127.0.0.1"],
+    }
+    config.write_text(yaml.safe_dump(settings))
+    (tmp_path / "data").mkdir()
+
+    def is_there(word: str, path: str, status: int, **options: object) -> bool:
+        found = answer(url[word] + path, **options)
+        return found is not None and found.status_code == status
+
+    with (
+        deployed("prefect", config, tmp_path) as prefect,
+        deployed("service", config, tmp_path) as service,
+    ):
+        auth = ("determined", "secret")
+        until("Prefect", lambda: is_there("prefect", "/api/version", 200, auth=auth))
+        assert is_there("prefect", "/api/version", 401)
+        until("the service", lambda: is_there("service", "/ready", 200))
+        # The processes that were started are the components themselves.
+        assert "determined_deployments.prefect_process" in psutil.Process(prefect.pid).cmdline()
+        assert "determined_service" in psutil.Process(service.pid).cmdline()
+        environment = psutil.Process(service.pid).environ()
+        assert environment["DO_NOT_TRACK"] == "true"
+        for process in (service, prefect):
+            process.send_signal(signal.SIGTERM)
+            process.wait(TIMEOUT_S)
+    assert (tmp_path / "data/prefect").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "said"),
+    [
+        (
+            "service",
+            "db_url: x\nport: none\n",
+            "service.yaml: port: Input should be a valid integer",
+        ),
+        (
+            "prefect",
+            "prefect_auth: a:b\n",
+            "service.yaml: prefect_api_url is missing, or not a text",
+        ),
+        ("prefect", "[]", "service.yaml: expected settings, name: value"),
+        ("prefect", None, "service.yaml cannot be read"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, word: str, text: str | None, said: str) -> None:
+    config = tmp_path / "service.yaml"
+    if text is not None:
+        config.write_text(text)
+    command = [*DET, "deploy", word, "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 1
+    assert said in done.stderr and "Traceback" not in done.stderr
