@@ -32,11 +32,12 @@ from determined_registry.mlflow.run_rows import IS_SEARCH, SEARCHES, TRIALS, Que
 from determined_registry.mlflow.service import invalid, missing
 
 _SUMMARIES = """
-    SELECT s.trial_id, s.group_name, s.metric, s.last, s.last_steps, p.moment
+    SELECT s.trial_id, s.group_name, s.metric, s.last, s.last_steps,
+           coalesce(round(extract(epoch FROM s.last_time) * 1000)::bigint, p.moment) AS moment
     FROM metric_summaries s
     LEFT JOIN LATERAL (
         SELECT round(extract(epoch FROM x.end_time) * 1000)::bigint AS moment FROM metrics x
-        WHERE x.trial_id = s.trial_id AND x.group_name = s.group_name
+        WHERE s.last_time IS NULL AND x.trial_id = s.trial_id AND x.group_name = s.group_name
           AND x.steps_completed = s.last_steps AND NOT x.archived AND x.metrics ? s.metric
         ORDER BY x.id DESC LIMIT 1
     ) AS p ON true

@@ -68,10 +68,12 @@ class Batch:
         end_time: str | None,
         *,
         least: int = 0,
+        by_time: bool = False,
     ) -> None:
         """Adds one report; raises BadRequest for what cannot be one, or is larger than the limits.
 
-        ``least``: of its steps. MLflow's clients log what was before the training as step -1.
+        ``least``: of its steps. MLflow's clients log what was before the training as step -1. ``by_time``: of
+        several of one step the latest is the last.
         """
         moment = _moment(end_time)
         if type(steps) is not int or not least <= steps <= MAX_STEPS:
@@ -99,12 +101,13 @@ class Batch:
         if group == VALIDATION:
             self.validations.append(Validation(len(self.lines), steps, metrics))
         self.lines.append(
-            b"%s\t%d\t%s\t%s\t%s\n" % (text_field(group), steps, moment, json_field(encoded), extra)
+            b"%s\t%d\t%s\t%s\t%s\n"
+            % (text_field(group), steps, moment.isoformat().encode(), json_field(encoded), extra)
         )
         # What was before the training is not where a leg begins again.
         if 0 <= steps < self.first_steps.get(group, MAX_STEPS + 1):
             self.first_steps[group] = steps
-        self.summaries.add(group, steps, metrics)
+        self.summaries.add(group, steps, metrics, moment if by_time else None)
 
 
 def _check_name(name: str, what: str) -> None:
@@ -136,16 +139,16 @@ def _encode(value: Any, path: str) -> bytes:
         raise BadRequest(f"{path}: cannot be stored: {error}") from error
 
 
-def _moment(text: str | None) -> bytes:
+def _moment(text: str | None) -> datetime.datetime:
     if text is None:
-        return datetime.datetime.now(datetime.UTC).isoformat().encode()
+        return datetime.datetime.now(datetime.UTC)
     try:
         moment = datetime.datetime.fromisoformat(text)
     except (ValueError, TypeError) as error:
         raise BadRequest(f"end_time must be an ISO 8601 time, not {show(text)}") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
-    return check_time(moment, "end_time", limits.REPORT_YEARS).isoformat().encode()
+    return check_time(moment, "end_time", limits.REPORT_YEARS)
 
 
 def _reports(body: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -6,13 +6,15 @@ Rules:
 * ``sum``, ``min`` and ``max`` are over the finite numbers only: one NaN or infinity does not spoil
   them. A sum that leaves the range of a double becomes infinite;
 * ``last`` is the value of the highest step, as it is (NaN and infinities as strings); of several there, and
-  of the profiler's groups, which count time, the one that arrived last;
+  of the profiler's groups, which count time, the one that arrived last; of what MLflow's clients log, the one
+  with the latest time, and of those the largest, as in MLflow's own store;
 * ``type`` is the JSON type; ``string`` once a metric has had values of two types.
 """
 
 from __future__ import annotations
 
 import copy
+import datetime
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,6 +42,14 @@ class Summary:
     high: float = -math.inf
     last: Any = None
     steps: int = 0
+    time: datetime.datetime | None = None
+    """Of ``last``, where the time counts."""
+
+    def is_before(self, time: datetime.datetime | None, value: Any) -> bool:
+        """Whether a later report of the same step, with this time and value, is the last."""
+        if time is None or self.time is None:
+            return True
+        return (self.time, _comparable(self.last)) <= (time, _comparable(value))
 
     def merge(self, later: Summary, *, by_time: bool) -> None:
         """Adds what came after. ``by_time``: the steps say nothing about what is the last."""
@@ -50,8 +60,12 @@ class Summary:
         self.sum += later.sum
         self.low = min(self.low, later.low)
         self.high = max(self.high, later.high)
-        if by_time or later.steps >= self.steps:
-            self.last = later.last
+        if (
+            by_time
+            or later.steps > self.steps
+            or (later.steps == self.steps and self.is_before(later.time, later.last))
+        ):
+            self.last, self.time = later.last, later.time
         self.steps = max(self.steps, later.steps)
 
 
@@ -63,8 +77,14 @@ class Summaries:
     def __init__(self) -> None:
         self.groups: dict[str, dict[str, Summary]] = {}
 
-    def add(self, group: str, steps: int, metrics: dict[str, Any]) -> None:
-        """One report. The hot loop of ingest: it runs once per metric value."""
+    def add(
+        self,
+        group: str,
+        steps: int,
+        metrics: dict[str, Any],
+        time: datetime.datetime | None = None,
+    ) -> None:
+        """One report. The hot loop of ingest: it runs once per metric value. ``time``: where that counts."""
         known = self.groups.setdefault(group, {})
         by_time = group in PROFILER_GROUPS
         for name, value in metrics.items():
@@ -81,10 +101,12 @@ class Summaries:
             elif summary.type != type_of:
                 summary.type = "string"
             summary.count += 1
-            if steps >= summary.steps or by_time:
-                summary.last = value
-                if steps > summary.steps:
-                    summary.steps = steps
+            if steps > summary.steps:
+                summary.last, summary.time, summary.steps = value, time, steps
+            elif by_time or (
+                steps == summary.steps and (time is None or summary.is_before(time, value))
+            ):
+                summary.last, summary.time = value, time
             if kind is float or kind is int:
                 summary.finite += 1
                 summary.sum += value
@@ -106,21 +128,37 @@ class Summaries:
                     mine.merge(summary, by_time=group in PROFILER_GROUPS)
 
 
+def _comparable(value: Any) -> float:
+    """As MLflow's store compares values: NaN as 0."""
+    if value == "NaN":
+        return 0.0
+    return float(value)
+
+
+_NUMBER = """CASE {last} WHEN '"NaN"' THEN 0 ELSE cast({last} #>> '{{}}' AS float8) END"""
+_IS_LAST = f"""
+    m.group_name = ANY(:by_time) OR excluded.last_steps > m.last_steps
+    OR (excluded.last_steps = m.last_steps AND CASE
+        WHEN excluded.last_time = m.last_time
+        THEN {_NUMBER.format(last="excluded.last")} >= {_NUMBER.format(last="m.last")}
+        ELSE coalesce(excluded.last_time > m.last_time, true) END)"""
 # Near the end of a double's range Postgres raises instead of giving an infinity.
 _UPSERT = sa.text(
-    """
+    f"""
     WITH stored AS (
     INSERT INTO metric_summaries AS m (
-        trial_id, group_name, metric, type, count, finite_count, sum, min, max, last, last_steps
+        trial_id, group_name, metric, type, count, finite_count, sum, min, max, last, last_steps, last_time
     )
     SELECT g.trial_id, g.group_name, g.metric, g.type, g.count, g.finite_count,
-           g.sum, g.min, g.max, g.last::jsonb, g.last_steps
+           g.sum, g.min, g.max, g.last::jsonb, g.last_steps, g.last_time
     FROM unnest(
         cast(:trial_id AS int[]), cast(:group_name AS text[]), cast(:metric AS text[]),
         cast(:type AS text[]), cast(:count AS bigint[]), cast(:finite_count AS bigint[]),
         cast(:sum AS float8[]), cast(:min AS float8[]), cast(:max AS float8[]),
-        cast(:last AS text[]), cast(:last_steps AS bigint[])
-    ) AS g(trial_id, group_name, metric, type, count, finite_count, sum, min, max, last, last_steps)
+        cast(:last AS text[]), cast(:last_steps AS bigint[]), cast(:last_time AS timestamptz[])
+    ) AS g(
+        trial_id, group_name, metric, type, count, finite_count, sum, min, max, last, last_steps, last_time
+    )
     ON CONFLICT (trial_id, group_name, metric) DO UPDATE SET
         type = CASE WHEN m.type = excluded.type THEN m.type ELSE 'string' END,
         count = m.count + excluded.count,
@@ -134,8 +172,8 @@ _UPSERT = sa.text(
         END,
         min = least(m.min, excluded.min),
         max = greatest(m.max, excluded.max),
-        last = CASE WHEN excluded.last_steps >= m.last_steps OR m.group_name = ANY(:by_time)
-            THEN excluded.last ELSE m.last END,
+        last = CASE WHEN {_IS_LAST} THEN excluded.last ELSE m.last END,
+        last_time = CASE WHEN {_IS_LAST} THEN excluded.last_time ELSE m.last_time END,
         last_steps = greatest(m.last_steps, excluded.last_steps)
     RETURNING trial_id, metric, xmax = 0 AS new
     )
@@ -204,4 +242,5 @@ def _columns(summaries: Iterable[Summary]) -> dict[str, list[Any]]:
         "max": [float(one.high) if one.finite else None for one in given],
         "last": [orjson.dumps(one.last).decode() for one in given],
         "last_steps": [one.steps for one in given],
+        "last_time": [one.time for one in given],
     }

@@ -355,7 +355,7 @@ def batch(trial_id: int, of: Facts, metrics: Collection[Point], sent: bytes) -> 
         seen[place] = turn + 1
         reports.setdefault((group, step, moment, turn), {})[name] = value
     for (group, step, moment, _), values in reports.items():
-        found.add(group, step, values, None, _iso(moment), least=-MAX_STEPS)
+        found.add(group, step, values, None, _iso(moment), least=-MAX_STEPS, by_time=True)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from typing import Any
 
@@ -99,3 +100,27 @@ async def test_numbers_that_json_cannot_hold(spaces: int) -> None:
     assert await parsed(raw) == ["NaN", 1.2345678901234568e29]
     with pytest.raises(BadRequest, match="not JSON"):
         await parsed(b"[" + b" " * spaces)
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_of_one_step_the_latest_and_then_the_largest_is_the_last_where_times_count(
+    cut: int,
+) -> None:
+    """As MLflow's own store has it, in whatever order and batches they come."""
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    points = [
+        (3, 50, 20.0),
+        (0, 900, 7.0),
+        (3, 50, "NaN"),
+        (3, 50, 10.0),
+        (3, 40, 100.0),
+        (-3, 950, 9.0),
+    ]
+    for turned in (points, points[::-1]):
+        whole, later = Summaries(), Summaries()
+        for index, (step, seconds, value) in enumerate(turned):
+            into = whole if index < cut else later
+            into.add("g", step, {"m": value}, start + datetime.timedelta(seconds=seconds))
+        whole.merge(later)
+        found = whole.groups["g"]["m"]
+        assert (found.last, found.steps, found.count) == (20.0, 3, 6)

@@ -42,6 +42,9 @@ metric_summaries = sa.Table(
     sa.Column("max", sa.Float(53)),
     sa.Column("last", JSONB),
     sa.Column("last_steps", sa.BigInteger, nullable=False),
+    # Of what MLflow's clients log, whose times decide between points of one step. NULL: the last to arrive is
+    # the last.
+    sa.Column("last_time", sa.DateTime(timezone=True)),
 )
 
 # A sender of numbered batches (metrics or logs): the last number stored, so that a batch which is

@@ -42,8 +42,6 @@ REASONS = {
     "infinities": "Infinities stay infinite; MLflow's own store makes the largest number of them.",
     "ends": "A run that ends has an `end_time` even if its client says none, and SCHEDULED is RUNNING: a "
     "script that logs is no waiting trial.",
-    "latest": "Of several points of one step the last that came is the latest; MLflow's own store takes the "
-    "one with the latest time, then the largest.",
     "orders": "An order that is there twice is refused (400); MLflow's own store answers 500.",
     "default": "The experiment of scripts that name none is each user's own, `Default of <user>`, and is "
     "made by the first run.",
@@ -69,7 +67,6 @@ _OF_CALL = {
     "REST.infinities and what is not a number": "infinities",
     "REST.the life of a run": "ends",
     "REST.search: wrong orders and tokens": "orders",
-    "suites.the latest of many points": "latest",
 }
 
 
