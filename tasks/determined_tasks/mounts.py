@@ -103,6 +103,7 @@ class Mounts:
         """Raises MountsError for a directory that is not there, or that the account cannot reach."""
         (self.stage / FOLDER).mkdir(parents=True)
         (self.stage / FILE).touch()
+        self._failure.touch(0o600)
         for bind in self.binds:
             with identity.files_of(account):
                 try:
@@ -119,12 +120,15 @@ class Mounts:
 
         After it paths mean what the user wants: root becomes the account next, without an import before.
         Where the kernel refuses namespaces, stderr says so and nothing is mounted; another failure ends the
-        process, with the reason on stderr.
+        process, and :meth:`failure` has the reason.
         """
+        # Opened before paths mean something else.
+        told = os.open(self._failure, os.O_WRONLY | os.O_CLOEXEC)
         try:
             _own_namespace()
         except MountsError as error:
             _say(f"bind_mounts and resources.shm_size are not heeded: {error}")
+            os.close(told)
             return
         before = os.umask(0o022)
         try:
@@ -133,9 +137,21 @@ class Mounts:
                 os.chdir(folder)
             _drop_rights()
         except (MountsError, OSError) as error:
-            _say(str(error))
+            with contextlib.suppress(OSError):
+                os.write(told, str(error).encode(errors="backslashreplace"))
             os._exit(1)
+        os.close(told)
         os.umask(before)
+
+    def failure(self) -> str | None:
+        """Why the process of :meth:`enter` ended there; None: it did not."""
+        with contextlib.suppress(OSError):
+            return self._failure.read_text() or None
+        return None
+
+    @property
+    def _failure(self) -> Path:
+        return self.stage / "failure"
 
 
 def of(

@@ -258,6 +258,9 @@ class ProcessCarrier(Carrier):
         assert user.status is not None
         if user.status == signal.SIGTERM and self._fork is not None:
             time.sleep(SIGTERM_GRACE_SECONDS)
+        if self._mounts is not None and (why := self._mounts.failure()) is not None:
+            # It would fail again.
+            return exit_reason.failed_to_start(why)
         if self._beyond is not None:
             return LegResult(None, signal.SIGKILL, ExitKind.EXITED, self._beyond)
         assert self._start is not None
