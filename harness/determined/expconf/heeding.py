@@ -76,8 +76,8 @@ def _no_mounts(_: Mapping[str, Any], where: Surroundings) -> str | None:
     if where.worker_type != PROCESSES or where.no_mounts is None:
         return None
     return (
-        f"resource pool {where.pool!r} has an agent that runs processes, on a machine that lets it mount"
-        f" nothing ({where.no_mounts}; docs/operate/agent.md)"
+        f"resource pool {where.pool!r} has an agent that runs processes and can mount nothing"
+        f" ({where.no_mounts}; docs/operate/agent.md)"
     )
 
 

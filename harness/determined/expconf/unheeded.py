@@ -70,7 +70,7 @@ def unmounted(config: Mapping[str, Any], text: str, where: Surroundings) -> str 
         if path in mounts:
             host = mounts[path].get("host_path")
             return (
-                f"{shown(path)} of bind_mounts is not mounted, because the machine lets the agent mount "
+                f"{shown(path)} of bind_mounts is not mounted, because the agent can mount "
                 f"nothing; there the directory is {shown(host)}"
             )
     return None

@@ -17,9 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import __version__
 from determined.common.wire import version
-from determined.common.wire.agents import Registration, Slot, Work, WorkRequest
+from determined.common.wire.agents import MOUNTS, Registration, Slot, Work, WorkRequest
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.times import HEARTBEAT_S
+from determined.expconf.heeding import PROCESSES
 from determined.expconf.resources import Placement
 from determined_registry.database.tables import agents, pools, slots
 from determined_service.base import topics
@@ -90,6 +91,13 @@ def _require_labels(labels: Mapping[str, str]) -> None:
         raise BadRequest(f"labels: {key!r}: {first['msg']}") from error
 
 
+def _lacks(facts: Registration) -> dict[str, str]:
+    if facts.wire < version.MOUNTS and facts.worker_type == PROCESSES:
+        why = f"its release mounts nothing for processes; install determined-prefect {__version__} there"
+        return {**facts.lacks, MOUNTS: why}
+    return facts.lacks
+
+
 _OTHER_TYPE = sa.text(
     f"""
     SELECT p.worker_type, g.id
@@ -134,7 +142,7 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
         "version": facts.version,
         "slot_type": facts.slot_type,
         "labels": facts.labels,
-        "lacks": facts.lacks,
+        "lacks": _lacks(facts),
         "container_rights": sa.null() if facts.containers is None else facts.containers.to_json(),
         "session": facts.session,
         "registered_at": sa.func.now(),

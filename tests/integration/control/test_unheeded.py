@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from determined.common.wire.version import MOUNTS
 from tests.integration.control.test_exits import begin
 from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.test_searcher_metric import report, warnings
@@ -22,9 +23,9 @@ IMAGE = (
 )
 REMARKS = [
     IMAGE,
-    "bind_mounts is stored but ignored: resource pool 'default' has an agent that runs processes, on a "
-    "machine that lets it mount nothing (EPERM; docs/operate/agent.md); /mnt/dataset (on the machine: "
-    "/data/team) is not mounted",
+    "bind_mounts is stored but ignored: resource pool 'default' has an agent that runs processes and "
+    "can mount nothing (EPERM; docs/operate/agent.md); /mnt/dataset (on the machine: /data/team) is not "
+    "mounted",
 ]
 NO_MOUNTS = {"mounts": "EPERM"}
 MISSING = "FileNotFoundError: [Errno 2] No such file or directory: '/mnt/dataset/x.csv' (train.py, line 4)"
@@ -59,8 +60,19 @@ async def test_mounts_on_machines_that_let_processes_mount_nothing(world: World)
     ok(await trial.exited(exit_code=1, reason=MISSING))
     assert (await world.trial(trial.id))["reason"] == (
         f"process exited with code 1: {MISSING} (/mnt/dataset of bind_mounts is not mounted, because the "
-        "machine lets the agent mount nothing; there the directory is /data/team)"
+        "agent can mount nothing; there the directory is /data/team)"
     )
+
+
+async def test_an_agent_of_a_release_that_mounts_nothing_does_not_say_so(world: World) -> None:
+    await world.register(slots=1, wire=MOUNTS - 1)
+    _, mounts = await remarks_of(world, MOUNTED, validateOnly=True)
+    assert (
+        "can mount nothing (its release mounts nothing for processes; install determined-prefect"
+        in mounts
+    )
+    await world.register(slots=1, wire=MOUNTS)
+    assert await remarks_of(world, MOUNTED, validateOnly=True) == [IMAGE]
 
 
 async def test_the_next_leg_does_not_say_it_again(world: World) -> None:

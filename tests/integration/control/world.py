@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 
 from determined.common.api import Session
+from determined.common.wire.version import VERSION
 from determined_service.state.prefect_states import SHOW_PAGE
 from tests.integration.control.driver import Driver
 from tests.waiting import until_async
@@ -128,6 +129,7 @@ class World:
         lacks: dict[str, str] | None = None,
         containers: dict[str, Any] | None = None,
         address: str = "127.0.0.1",
+        wire: int = VERSION,
     ) -> dict[str, Any]:
         device = {"type": "cpu", "uuid": "", "brand": "test"}
         return ok(
@@ -138,6 +140,7 @@ class World:
                     "resource_pool": pool,
                     "host": "h",
                     "version": "1",
+                    "wire": wire,
                     "slot_type": "cpu",
                     "slots": [{"id": number, "device": device} for number in range(slots)],
                     "allocations": list(allocations),

@@ -86,7 +86,7 @@ def test_processes_have_no_containers() -> None:
 def test_some_machines_let_processes_mount_nothing() -> None:
     assert unheeded(OF_CONTAINERS, WITHOUT_MOUNTS)[1:] == [
         "bind_mounts, resources.shm_size are stored but ignored: resource pool 'default' has an agent "
-        "that runs processes, on a machine that lets it mount nothing (Operation not permitted; "
+        "that runs processes and can mount nothing (Operation not permitted; "
         "docs/operate/agent.md); /mnt/dataset (on the machine: /data/team) is not mounted"
     ]
 
@@ -129,7 +129,7 @@ STORAGE = {"checkpoint_storage": {"type": "directory", "container_path": "/x"}}
 )
 def test_a_failure_below_a_mount_names_it(reason: str) -> None:
     assert unmounted(OF_CONTAINERS, reason, WITHOUT_MOUNTS) == (
-        "/mnt/dataset of bind_mounts is not mounted, because the machine lets the agent mount nothing; there "
+        "/mnt/dataset of bind_mounts is not mounted, because the agent can mount nothing; there "
         "the directory is /data/team"
     )
     assert unmounted(OF_CONTAINERS, reason, ON_PROCESSES) is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from determined.__version__ import __version__
 
-VERSION = 3
+VERSION = 4
 OLDEST = 0
 
 ACCOUNTS = 2
@@ -17,6 +17,10 @@ ACCOUNTS = 2
 
 GANGS = 3
 """From this version on an agent heeds ``LegSpec.nodes``; an older one would start its part as a trial."""
+
+MOUNTS = 4
+"""From this version on an agent heeds ``bind_mounts`` and ``shm_size`` of tasks that are processes, or says
+why it cannot; an older one heeds neither, and says nothing."""
 
 
 def refusal(agent_id: str, version: int, release: str) -> str | None:
