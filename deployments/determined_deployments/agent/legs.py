@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from determined.common.wire import paths
@@ -31,6 +31,8 @@ from determined_tasks.supervision import KILL_SIGNAL, SUPERVISE
 
 logger = logging.getLogger(__name__)
 
+SUPERVISOR_DIED = "the process that supervised the training died"
+"""The reason of an end of which the launcher knows nothing more."""
 STOP_SECONDS = 10.0
 LAUNCH_AGAIN_SECONDS = 1.0
 """After a start that failed: the service, told that the leg does not run, orders it again."""
@@ -115,12 +117,17 @@ class Legs:
         self._killed.discard(allocation_id)
 
     async def _report_loss(self, allocation_id: str, ended: Exit) -> None:
-        reason = "the process that supervised the training died"
-        logger.warning("%s: %s (%s)", allocation_id, reason, ended)
-        await self._service.post_until_taken(
-            paths.EXIT.format(allocation_id=allocation_id),
-            Exited(kind=ExitKind.INFRASTRUCTURE, reason=reason, agent_id=self._config.agent_id),
+        logger.warning("%s: %s (%s)", allocation_id, SUPERVISOR_DIED, ended)
+        report = Exited(
+            kind=ended.kind,
+            reason=ended.reason or SUPERVISOR_DIED,
+            agent_id=self._config.agent_id,
         )
+        if ended.kind is not ExitKind.INFRASTRUCTURE:
+            # Else code and signal are the supervisor's own, which say nothing about the training process.
+            code = ended.number if ended.signal is None else None
+            report = replace(report, exit_code=code, signal=ended.signal)
+        await self._service.post_until_taken(paths.EXIT.format(allocation_id=allocation_id), report)
 
     def kill(self, allocation_id: str) -> None:
         """Ends a leg; may be repeated."""

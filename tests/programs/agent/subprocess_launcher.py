@@ -8,11 +8,12 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prefect.workers.base import BaseVariables
 
+from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers import leg_ends
 from determined_deployments.agent.launchers.base import (
@@ -100,6 +101,17 @@ class SubprocessLauncher(Launcher):
             self._records.remove(running.id)
         elif running.lost:
             leg_ends.remove(self.config.work_dir, running.id)
+
+
+class TellingLauncher(SubprocessLauncher):
+    """Knows more of the end of a killed leg than its signal, as a container's engine does."""
+
+    async def wait(self, running: Running) -> Exit:
+        ended = await super().wait(running)
+        if running.kind != "leg" or ended.signal is None:
+            return ended
+        reason = "out of memory: its limit is 64 MiB"
+        return replace(ended, kind=ExitKind.EXITED, reason=reason)
 
 
 def name(child: Child) -> str:

@@ -152,6 +152,23 @@ async def test_supervisor_that_dies_is_reported_by_the_agent(
         await until_async("the end of the process", lambda: not record.user.is_alive())
 
 
+@pytest.mark.parametrize("launcher", ["tests.programs.agent.subprocess_launcher:TellingLauncher"])
+async def test_an_end_has_the_kind_and_the_reason_that_the_launcher_knows(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        record = LegRecord.read(config.work_dir / "allocations" / "7.abc.1")
+        assert record is not None
+        os.kill(record.supervisor.pid, signal.SIGKILL)
+        await control.until(lambda: "7.abc.1" in control.exits)
+    ended = control.exits["7.abc.1"]
+    assert (ended["kind"], ended["signal"], ended["exit_code"]) == ("exited", 9, None)
+    assert ended["reason"] == "out of memory: its limit is 64 MiB"
+
+
 def start_agent(config: AgentConfig, tmp_path: Path) -> subprocess.Popen[bytes]:
     """An agent process of its own, to be killed."""
     file = tmp_path / "agent.json"

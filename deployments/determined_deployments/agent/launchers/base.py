@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.config import AgentConfig
 
 if TYPE_CHECKING:
@@ -92,11 +93,18 @@ class Exit:
     """How a job ended: an exit code, or the signal that killed it. Neither is set when nobody can know the
     end.
 
-    Code 0 of a leg means that its supervisor has reported the end; after any other the agent does.
+    Code 0 of a leg means that its supervisor has reported the end; after any other the agent does, with
+    ``kind`` and ``reason``. Kind INFRASTRUCTURE: the platform lost the leg (a node that is gone, an
+    eviction, a supervisor that died), and the leg is started again without counting. EXITED: the training
+    code caused the end, such as by more memory than its limit allows. FAILED_TO_START: another try cannot
+    help, such as with an image that does not exist. ``reason``: in words for the user; None: the launcher
+    knows nothing but that the leg's supervisor is gone.
     """
 
     code: int | None = None
     signal: int | None = None
+    kind: ExitKind = ExitKind.INFRASTRUCTURE
+    reason: str | None = None
 
     @classmethod
     def of_status(cls, status: int | None) -> Exit:
@@ -119,8 +127,10 @@ class Exit:
 
     def __str__(self) -> str:
         if self.signal is not None:
-            return f"signal {self.signal}"
-        return "exit code unknown" if self.code is None else f"exit code {self.code}"
+            words = f"signal {self.signal}"
+        else:
+            words = f"exit code {'unknown' if self.code is None else self.code}"
+        return words if self.reason is None else f"{words}: {self.reason}"
 
 
 class Launcher(ABC):

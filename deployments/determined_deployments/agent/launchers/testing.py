@@ -27,6 +27,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
 from determined_deployments.agent.launchers import built_in
@@ -207,7 +208,10 @@ class LauncherContract:
             held = Held(launcher, await launcher.start(job))
             child = await self.begun(tmp_path / "7.a.1")
             await launcher.signal(held.running, signal.SIGKILL)
-            assert not (await asyncio.wait_for(held.ended, SECONDS)).in_order
+            ended = await asyncio.wait_for(held.ended, SECONDS)
+            assert not ended.in_order
+            # The code of the task has no part in it.
+            assert ended.kind is ExitKind.INFRASTRUCTURE
             await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
         # The agent ended before it had reported this.
         async with self.make(agent_config) as launcher:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Self, TypeVar
 
 from determined.common.wire.agents import ContainerRights
@@ -107,7 +108,9 @@ class DockerLauncher(ForkingLauncher):
                 return ended
             await self._take_over(running)
             ended = await super().wait(running)
-        return ended
+        if ended.in_order or self._sent.get(running.id) == signal.SIGKILL:
+            return ended
+        return replace(ended, reason=f"{TAKE_OVERS + 1} supervisors of its container died in a row")
 
     def _has_order(self, running: Running) -> bool:
         root = self.config.work_dir / ALLOCATIONS / running.id
