@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -43,3 +44,7 @@ def listen(root: Path, rung: Callable[[], None]) -> None:
             rung()
 
     threading.Thread(target=work, name="bell", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(0 if ring(Path(sys.argv[1])) else 1)

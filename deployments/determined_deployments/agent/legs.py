@@ -25,7 +25,6 @@ from determined_deployments.agent.launchers.base import (
 from determined_deployments.agent.service_client import ServiceClient
 
 # Not from `leg`: a starting agent would import all that a supervisor needs.
-from determined_tasks import bell, context_dir
 from determined_tasks.limits import Limits
 from determined_tasks.supervision import KILL_SIGNAL, SUPERVISE
 
@@ -80,7 +79,7 @@ class Legs:
     async def _launch(self, spec: LegSpec) -> None:
         allocation_id = spec.allocation_id
         place = {
-            "work_dir": str(self._config.work_dir),
+            "work_dir": str(self._launcher.work_dir("leg", allocation_id)),
             "master": self._config.master_url,
             # A service of the release before gives none.
             "token": spec.supervisor_token or self._config.agent_token.get_secret_value(),
@@ -139,10 +138,13 @@ class Legs:
 
     def ring(self, allocation_id: str) -> None:
         """Has the leg's supervisor ask the service for its door; may be repeated."""
-        if allocation_id in self._legs:
-            root = context_dir.allocation_dir(self._config.work_dir, allocation_id)
-            if not bell.ring(root):
-                logger.info("%s has no supervisor that opens doors", allocation_id)
+        leg = self._legs.get(allocation_id)
+        if leg is not None:
+            self._spawn(self._ring(allocation_id, leg))
+
+    async def _ring(self, allocation_id: str, leg: Held) -> None:
+        if not await self._launcher.ring(leg.running):
+            logger.info("%s has no supervisor that opens doors", allocation_id)
 
     async def settle_kills(self, timeout: float = 0.05) -> None:
         """Gives killed legs a moment to end: until then the service would only repeat its orders."""

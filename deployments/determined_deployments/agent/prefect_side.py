@@ -187,7 +187,7 @@ class PrefectSide:
                 "DET_MASTER": self._config.master_url,
                 **self.tokens_of(flow_run, configuration.our_flow),
                 "DET_AGENT_ID": self._config.agent_id,
-                "DET_WORK_DIR": str(self._config.work_dir),
+                "DET_WORK_DIR": str(self._launcher.work_dir("flow_run", str(flow_run.id))),
             }
         )
         program: Call | Command = configuration.program()

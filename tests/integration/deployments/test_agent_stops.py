@@ -71,6 +71,9 @@ class NoLauncher(Launcher):
 
     async def signal(self, running: Running, number: signal.Signals) -> None: ...
 
+    async def ring(self, running: Running) -> bool:
+        return False
+
     async def clean_up(self, running: Running) -> None: ...
 
 

@@ -1,12 +1,20 @@
-"""A second launcher: each job a plain subprocess. Proof that the agent's core needs no fork server."""
+"""A second launcher: each job a program in a folder of its own, as on a node that the agent does not see.
+
+Proof that the agent's core needs no fork server, and no file system that it shares with its jobs: it hands
+over the call, signals and rings, and learns the end. What is in a job's folder is its own and the launcher's.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,92 +23,151 @@ from prefect.workers.base import BaseVariables
 
 from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.launchers import leg_ends
 from determined_deployments.agent.launchers.base import (
     Command,
     Exit,
     Job,
+    Kind,
     Launcher,
     LaunchError,
     Running,
 )
-from determined_deployments.agent.launchers.commands import run_command
 from determined_deployments.agent.launchers.process_records import ProcessRecords
 from determined_deployments.agent.launchers.processes import Child, watch
 from determined_deployments.agent.worker import AgentWorker, JobConfiguration
+from determined_tasks import bell
+from determined_tasks.context_dir import allocation_dir
+from determined_tasks.supervision import LegRecord, ProcessName
+
+CALL = "determined_deployments.agent.launchers.call"
+# The shell is the node: it goes on without the agent, and knows the exit code. The job begins when it is on
+# record; if the agent dies before, it does nothing.
+NODE = """
+exec 3<&0
+(read go <&3 && exec "$@" 3<&- </dev/null >&2) & echo $!
+exec 3<&- >&-
+wait $!; echo $? >"$NODE/code"
+"""
 
 
 @dataclass(eq=False)
-class Subprocess(Running):
-    child: Child
-    adopted: bool = False
-    lost: bool = False
+class Placed(Running):
+    """``node``: the shell; ``job``: the number of its process; ``folder``: of this start of it."""
+
+    node: Child
+    job: int
+    folder: Path
+    killed: bool = False
 
 
 class SubprocessLauncher(Launcher):
     worker_type = "test-subprocess"
+    limits_legs = True
 
     def __init__(self, config: AgentConfig, fetch: Callable[[str], Awaitable[bytes]]) -> None:
         super().__init__(config, fetch)
+        self._jobs = config.work_dir.with_name(f"{config.work_dir.name}.jobs")
         self._records = ProcessRecords(config.work_dir / "subprocesses")
-        self._calls = config.work_dir / "calls"
-        self._calls.mkdir(exist_ok=True)
-
-    def _call_file(self, kind: str, id_: str) -> Path:
-        return self._calls / f"{kind}-{id_}.json"
 
     @classmethod
     def worker_class(cls) -> type[SubprocessWorker]:
         return SubprocessWorker
 
+    def work_dir(self, kind: Kind, id_: str) -> Path:
+        return self._jobs / f"{kind}-{id_}"
+
     async def adopt(self) -> list[Running]:
         found: list[Running] = []
-        for leg in leg_ends.records(self.config.work_dir):
-            child = Child(leg.supervisor.pid, leg.supervisor)
-            found.append(Subprocess("leg", leg.allocation_id, name(child), {}, child, True))
-        for id_, process, note in self._records.read():
-            child = Child(process.pid, process)
-            found.append(Subprocess("flow_run", id_, name(child), note, child, True))
+        for _, node, kept in self._records.read():
+            folder, child = Path(kept.pop("folder")), Child(node.pid, node)
+            child.waiter = asyncio.create_task(watch(child))
+            found.append(Placed(**kept, node=child, folder=folder))
+        known = {self.work_dir(one.kind, one.id) for one in found}
+        for path in self._jobs.iterdir() if self._jobs.is_dir() else ():
+            if path not in known:
+                shutil.rmtree(path, ignore_errors=True)
         return found
 
     async def start(self, job: Job) -> Running:
-        command = job.program
-        if not isinstance(command, Command):
-            path = self._call_file(job.kind, job.id)
-            call = {"function": command.function, "argument": command.argument}
-            path.write_text(json.dumps(call))
-            module = "determined_deployments.agent.launchers.call"
-            command = Command([sys.executable, "-P", "-m", module, str(path)])
-        try:
-            child = await run_command(command)
-        except OSError as error:
-            raise LaunchError(f"{command.argv[0]}: {error}") from error
-        if job.kind == "flow_run" and child.name is not None:
-            self._records.write(job.id, child.name, job.note)
-        return Subprocess(job.kind, job.id, name(child), job.note, child)
+        place = self.work_dir(job.kind, job.id)
+        place.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="start-", dir=place))
+        empty, order = folder / "empty", folder / "order"
+        empty.mkdir()
+        program = job.program
+        if not isinstance(program, Command):
+            call = {"function": program.function, "argument": program.argument}
+            order.write_text(json.dumps(call))
+            program = Command([sys.executable, "-P", "-m", CALL, str(order)])
+        node = await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-c", NODE, "node", *program.argv),
+            env={**os.environ, **program.env, "NODE": str(folder)},
+            cwd=empty,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert node.stdin is not None and node.stdout is not None
+        pid, name = int(await node.stdout.readline()), ProcessName.of(node.pid)
+        if name is None:
+            raise LaunchError("its node ended at once")
+        identifier = f"{socket.gethostname()}:{pid}"
+        if job.kind != "errand":
+            where = {"identifier": identifier, "job": pid, "folder": str(folder)}
+            kept = {"kind": job.kind, "id": job.id, "note": job.note, **where}
+            self._records.write(_record(folder), name, kept)
+        child = Child(node.pid, name)
+
+        async def wait() -> None:
+            await node.wait()
+            child.set_ended(None)
+
+        child.waiter = asyncio.create_task(wait())
+        node.stdin.write(b"go\n")
+        node.stdin.close()
+        return Placed(job.kind, job.id, identifier, job.note, child, pid, folder)
 
     async def wait(self, running: Running) -> Exit:
-        assert isinstance(running, Subprocess)
-        if running.adopted:
-            await watch(running.child)
-        status = await asyncio.shield(running.child.ended)
-        if running.kind != "leg":
-            return Exit.of_status(status)
-        ended = await leg_ends.read(self.config.work_dir, running.id, running.child.pid, status)
-        running.lost = not ended.in_order
+        assert isinstance(running, Placed)
+        await asyncio.shield(running.node.ended)
+        try:
+            code = int((running.folder / "code").read_text())
+        except (OSError, ValueError):
+            ended = Exit(signal=9) if running.killed else Exit(reason="its node is gone")
+        else:
+            ended = Exit(signal=code - 128) if code > 128 else Exit(code=code)
+        if running.kind == "leg" and not ended.in_order:
+            record = LegRecord.read(self._leg_dir(running))
+            if record is not None:
+                await asyncio.to_thread(record.clear_up)
         return ended
 
     async def signal(self, running: Running, number: signal.Signals) -> None:
-        assert isinstance(running, Subprocess)
-        running.child.send_signal(number)
+        assert isinstance(running, Placed)
+        if number == signal.SIGKILL:
+            running.killed = True
+            running.node.send_signal(number)  # to all of the session
+        elif running.node.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(running.job, number)
+
+    async def ring(self, running: Running) -> bool:
+        return bell.ring(self._leg_dir(running))
 
     async def clean_up(self, running: Running) -> None:
-        assert isinstance(running, Subprocess)
-        self._call_file(running.kind, running.id).unlink(missing_ok=True)
-        if running.kind == "flow_run":
-            self._records.remove(running.id)
-        elif running.lost:
-            leg_ends.remove(self.config.work_dir, running.id)
+        assert isinstance(running, Placed)
+        self._records.remove(_record(running.folder))
+        shutil.rmtree(running.folder, ignore_errors=True)
+        place = self.work_dir(running.kind, running.id)
+        if not list(place.glob("start-*")):
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _leg_dir(self, running: Running) -> Path:
+        return allocation_dir(self.work_dir("leg", running.id), running.id)
+
+
+def _record(folder: Path) -> str:
+    return f"{folder.parent.name}.{folder.name}"
 
 
 class TellingLauncher(SubprocessLauncher):
@@ -112,10 +179,6 @@ class TellingLauncher(SubprocessLauncher):
             return ended
         reason = "out of memory: its limit is 64 MiB"
         return replace(ended, kind=ExitKind.EXITED, reason=reason)
-
-
-def name(child: Child) -> str:
-    return f"{socket.gethostname()}:{child.pid}"
 
 
 class SubprocessJobConfiguration(JobConfiguration):

@@ -19,6 +19,9 @@ from determined.common.wire.message import WireError
 from determined.common.wire.version import VERSION
 from determined_deployments.agent.agent import Agent, AgentRefused
 from determined_deployments.agent.config import AgentConfig
+from determined_deployments.agent.launchers import built_in
+from determined_deployments.agent.launchers.testing_agent import no_model_definition
+from determined_tasks.context_dir import allocation_dir
 from determined_tasks.supervision import LegRecord
 from tests.programs.agent.conftest import FakeControl, running
 from tests.programs.legs.fake_service import archive, spec
@@ -45,6 +48,12 @@ def config(config: AgentConfig, launcher: str, monkeypatch: pytest.MonkeyPatch) 
     return config.model_copy(update={"launcher": launcher})
 
 
+def leg_dir(config: AgentConfig, allocation_id: str) -> Path:
+    """Where the leg's supervisor keeps its record, for tests that kill it."""
+    made = built_in.load(config.launcher)(config, no_model_definition)
+    return allocation_dir(made.work_dir("leg", allocation_id), allocation_id)
+
+
 SLEEP = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
 
 
@@ -61,7 +70,7 @@ async def test_runs_the_services_operations(config: AgentConfig, control: FakeCo
     assert body["allocations"] == []
     assert control.text("stdout") == "trained\n" * 4
     assert all(ended["exit_code"] == 0 for ended in control.exits.values())
-    assert not list((config.work_dir / "allocations").iterdir())
+    assert not any(leg_dir(config, f"7.abc.{number}").exists() for number in range(4))
 
 
 @either_launcher
@@ -143,7 +152,7 @@ async def test_supervisor_that_dies_is_reported_by_the_agent(
     async with running(config):
         control.start(spec())
         await control.until(lambda: control.text("stdout"))
-        record = LegRecord.read(config.work_dir / "allocations" / "7.abc.1")
+        record = LegRecord.read(leg_dir(config, "7.abc.1"))
         assert record is not None
         os.kill(record.supervisor.pid, signal.SIGKILL)
         await control.until(lambda: "7.abc.1" in control.exits)
@@ -160,7 +169,7 @@ async def test_an_end_has_the_kind_and_the_reason_that_the_launcher_knows(
     async with running(config):
         control.start(spec())
         await control.until(lambda: control.text("stdout"))
-        record = LegRecord.read(config.work_dir / "allocations" / "7.abc.1")
+        record = LegRecord.read(leg_dir(config, "7.abc.1"))
         assert record is not None
         os.kill(record.supervisor.pid, signal.SIGKILL)
         await control.until(lambda: "7.abc.1" in control.exits)

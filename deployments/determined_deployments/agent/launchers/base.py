@@ -12,6 +12,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from determined.common.wire.legs import ExitKind
@@ -36,9 +37,8 @@ class Unusable(Exception):
 class Call:
     """``module:function(argument)`` in an interpreter with our packages; it returns the exit code.
 
-    ``argument`` is JSON. Paths in it are below the agent's ``work_dir``: where jobs have a file system of
-    their own, the launcher shows them that directory under the same path. ``python -m
-    determined_deployments.agent.launchers.call`` makes the call in a process of its own.
+    ``argument`` is JSON. Paths in it are below :meth:`Launcher.work_dir`, or of the cluster's checkpoint
+    storage. ``python -m determined_deployments.agent.launchers.call`` makes the call in a process of its own.
     """
 
     function: str
@@ -59,8 +59,8 @@ class Job:
 
     leg: the supervisor of an allocation (``id``). :attr:`leg` is the service's order, for launchers that
         prepare something for the code, or take resources, an image or an environment from it; the
-        program's argument has it, too. The supervisor keeps ``leg.json`` in the allocation's directory and
-        removes it after its report.
+        program's argument has it, too. The supervisor keeps ``leg.json`` in the allocation's directory, below
+        :meth:`Launcher.work_dir`, and removes it after its report.
     flow_run: runs a Prefect flow run (``id``).
     errand: a call that the agent makes for itself and soon waits for. It is not adopted, and may run on the
         agent's machine whatever the launcher does with other jobs.
@@ -142,9 +142,11 @@ class Launcher(ABC):
         async with Launcher(config, fetch) as launcher:
             adopt()                     once, before any start()
             ready()                     before the agent offers its slots
+            work_dir(kind, id)          at any time
             start(job)                  any number of jobs at a time
             wait(running)               once for each Running, from when the core has it
             signal(running, number)     any number of times, also when the job has ended
+            ring(running)               a leg's; likewise
             clean_up(running)           once or again, after wait() returned and the end is reported
 
     **Who owns what.** The core knows which jobs are wanted, holds each Running, reports ends to the service
@@ -154,6 +156,15 @@ class Launcher(ABC):
     **Jobs outlive the agent.** Leaving the block ends what the launcher started for itself, but no job: the
     core ends jobs by signals first, if it wants that. When the agent is killed, jobs go on, report by
     themselves, and the next agent's adopt() returns them.
+
+    **No shared file system.** The core hands over the job's program and reads nothing where jobs run. Code,
+    checkpoints, logs and files of a leg pass between its supervisor and the service or the storage. Where
+    jobs see the agent's ``work_dir``, they use that; else the launcher gives each job a directory
+    (:meth:`work_dir`), and brings the call there.
+
+    **Entering.** To `det exec` the way into a task leads through its supervisor: it is rung, asks the
+    service who wants to come in, opens a port and starts what was asked for beside the training process.
+    So a launcher rings, and enters nothing itself; the service must reach the port.
 
     **Records.** What adopt() needs is kept before the job does anything that must not be done twice: a
     container's name and labels are set when it is created and before it is started; a leg's supervisor
@@ -197,6 +208,11 @@ class Launcher(ABC):
         """Programs of some kinds of tasks that are missing where its jobs run, each with what installs it
         (:class:`~determined.common.wire.agents.Registration`). Empty: they are there, or come with images."""
         return {}
+
+    def work_dir(self, kind: Kind, id_: str) -> Path:
+        """The directory for a job's files, by the path that the job knows it under. Two jobs may have the
+        same one; a second job of the same kind and id has."""
+        return self.config.work_dir
 
     def rights(self) -> ContainerRights | None:
         """What its containers get, for the service, which refuses at submission what no agent of a pool
@@ -245,6 +261,12 @@ class Launcher(ABC):
         are handled by supervisors. SIGKILL ends the job and its process group, or its container. Returns
         without waiting for any effect.
         """
+
+    @abstractmethod
+    async def ring(self, running: Running) -> bool:
+        """Has a leg's supervisor ask the service whether its door is wanted. Where it runs, ``python -m
+        determined_tasks.bell DIRECTORY`` rings the allocation's directory. False: nobody listens there (yet,
+        or any more). The core rings again while the door is wanted."""
 
     @abstractmethod
     async def clean_up(self, running: Running) -> None:

@@ -7,8 +7,8 @@ that does not come with us::
         @pytest.fixture
         def launcher_name(self): return "my_package.launcher:MyLauncher"
 
-Jobs are calls of :mod:`testing_jobs`, which must be installed where the launcher runs them, and see the
-``work_dir`` and pytest's temporary directory under their own paths.
+Jobs are calls of :mod:`testing_jobs`, which must be installed where the launcher runs them, and see
+pytest's temporary directory under its own path: the tests learn there what a job does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from determined_deployments.agent.launchers.base import (
     LaunchError,
 )
 from determined_deployments.agent.launchers.testing_agent import no_model_definition
-from determined_tasks.context_dir import ALLOCATIONS, allocation_dir
+from determined_tasks.context_dir import allocation_dir
 
 JOBS = "determined_deployments.agent.launchers.testing_jobs"
 SECONDS = 240.0
@@ -81,13 +81,16 @@ class LauncherContract:
             await asyncio.wait_for(made.ready(), SECONDS)
             yield made
 
-    def stay(self, config: AgentConfig, folder: Path, kind: Kind = "flow_run") -> Job:
+    def stay(self, launcher: Launcher, folder: Path, kind: Kind = "flow_run") -> Job:
         """A job that runs until it is told to end, by a file ``go`` in ``folder`` or by a signal."""
         folder.mkdir()
         argument: dict[str, object] = {"path": str(folder)}
         if kind == "leg":
-            argument["allocation"] = str(allocation_dir(config.work_dir, folder.name))
+            argument["allocation"] = str(self.leg_dir(launcher, folder.name))
         return Job(kind, folder.name, Call(f"{JOBS}:stay", argument), {"of": folder.name})
+
+    def leg_dir(self, launcher: Launcher, allocation_id: str) -> Path:
+        return allocation_dir(launcher.work_dir("leg", allocation_id), allocation_id)
 
     async def begun(self, folder: Path) -> psutil.Process:
         """Waits until the job runs; the process that it started."""
@@ -141,9 +144,9 @@ class LauncherContract:
 
     @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
     async def test_a_signal_reaches_the_first_process(
-        self, launcher: Launcher, agent_config: AgentConfig, tmp_path: Path, number: signal.Signals
+        self, launcher: Launcher, tmp_path: Path, number: signal.Signals
     ) -> None:
-        job = self.stay(agent_config, tmp_path / "1")
+        job = self.stay(launcher, tmp_path / "1")
         held = Held(launcher, await launcher.start(job))
         await self.begun(tmp_path / "1")
         await launcher.signal(held.running, number)
@@ -151,21 +154,19 @@ class LauncherContract:
         assert (tmp_path / "1" / "signal").read_text() == str(int(number))
 
     async def test_sigkill_ends_all_that_the_job_started(
-        self, launcher: Launcher, agent_config: AgentConfig, tmp_path: Path
+        self, launcher: Launcher, tmp_path: Path
     ) -> None:
-        held = Held(launcher, await launcher.start(self.stay(agent_config, tmp_path / "1")))
+        held = Held(launcher, await launcher.start(self.stay(launcher, tmp_path / "1")))
         child = await self.begun(tmp_path / "1")
         await launcher.signal(held.running, signal.SIGKILL)
         ended = await asyncio.wait_for(held.ended, SECONDS)
         assert (ended.code, ended.signal) == (None, 9)
         await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
-    async def test_jobs_run_side_by_side(
-        self, launcher: Launcher, agent_config: AgentConfig, tmp_path: Path
-    ) -> None:
+    async def test_jobs_run_side_by_side(self, launcher: Launcher, tmp_path: Path) -> None:
         folders = [tmp_path / str(number) for number in range(5)]
         started = await asyncio.gather(
-            *(launcher.start(self.stay(agent_config, folder)) for folder in folders)
+            *(launcher.start(self.stay(launcher, folder)) for folder in folders)
         )
         assert len({running.identifier for running in started}) == 5
         jobs = [Held(launcher, running) for running in started]
@@ -179,9 +180,9 @@ class LauncherContract:
         await asyncio.wait_for(asyncio.gather(*(job.ended for job in jobs)), SECONDS)
 
     async def test_to_stop_waiting_does_nothing_to_the_job(
-        self, launcher: Launcher, agent_config: AgentConfig, tmp_path: Path
+        self, launcher: Launcher, tmp_path: Path
     ) -> None:
-        running = await launcher.start(self.stay(agent_config, tmp_path / "1"))
+        running = await launcher.start(self.stay(launcher, tmp_path / "1"))
         await self.begun(tmp_path / "1")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(launcher.wait(running), 0.1)
@@ -189,22 +190,34 @@ class LauncherContract:
         assert (await asyncio.wait_for(launcher.wait(running), SECONDS)).in_order
 
     async def test_a_leg_that_ends_by_itself_is_in_order(
-        self, launcher: Launcher, agent_config: AgentConfig, tmp_path: Path
+        self, launcher: Launcher, tmp_path: Path
     ) -> None:
-        job = self.stay(agent_config, tmp_path / "7.a.1", "leg")
+        job = self.stay(launcher, tmp_path / "7.a.1", "leg")
         held = Held(launcher, await launcher.start(job))
         await self.begun(tmp_path / "7.a.1")
         await launcher.signal(held.running, signal.SIGUSR1)
         assert (await asyncio.wait_for(held.ended, SECONDS)).in_order
         await held.clean_up()
-        assert not list((agent_config.work_dir / ALLOCATIONS).iterdir())
+        assert not self.leg_dir(launcher, "7.a.1").exists()
+
+    async def test_a_leg_is_rung_where_it_runs(self, launcher: Launcher, tmp_path: Path) -> None:
+        job = self.stay(launcher, tmp_path / "7.a.1", "leg")
+        held = Held(launcher, await launcher.start(job))
+        await self.begun(tmp_path / "7.a.1")
+        assert await launcher.ring(held.running)
+        await until((tmp_path / "7.a.1" / "rung").exists)
+        (tmp_path / "7.a.1" / "go").touch()
+        assert (await asyncio.wait_for(held.ended, SECONDS)).in_order
+        assert not await launcher.ring(held.running)
+        await held.clean_up()
+        assert not await launcher.ring(held.running)
 
     async def test_a_lost_leg_stays_on_record_until_it_is_cleaned_up(
         self, agent_config: AgentConfig, tmp_path: Path
     ) -> None:
         async with self.make(agent_config) as launcher:
             await launcher.adopt()
-            job = self.stay(agent_config, tmp_path / "7.a.1", "leg")
+            job = self.stay(launcher, tmp_path / "7.a.1", "leg")
             held = Held(launcher, await launcher.start(job))
             child = await self.begun(tmp_path / "7.a.1")
             await launcher.signal(held.running, signal.SIGKILL)
@@ -222,13 +235,13 @@ class LauncherContract:
             await again.clean_up()
         async with self.make(agent_config) as launcher:
             assert await launcher.adopt() == []
-        assert not list((agent_config.work_dir / ALLOCATIONS).iterdir())
+            assert not self.leg_dir(launcher, "7.a.1").exists()
 
     async def test_a_second_supervisor_of_a_leg_changes_nothing(
-        self, launcher: Launcher, agent_config: AgentConfig, tmp_path: Path
+        self, launcher: Launcher, tmp_path: Path
     ) -> None:
         """The service repeats an order whose leg nobody knew."""
-        job = self.stay(agent_config, tmp_path / "7.a.1", "leg")
+        job = self.stay(launcher, tmp_path / "7.a.1", "leg")
         first = Held(launcher, await launcher.start(job))
         await self.begun(tmp_path / "7.a.1")
         second = Held(launcher, await launcher.start(job))
@@ -242,8 +255,9 @@ class LauncherContract:
         self, agent_config: AgentConfig, tmp_path: Path
     ) -> None:
         folders = {name: tmp_path / name for name in ("7.a.1", "7.a.2", "run1", "run2")}
+        launcher = self.make(agent_config)
         jobs = [
-            self.stay(agent_config, folder, "leg" if name[0] == "7" else "flow_run")
+            self.stay(launcher, folder, "leg" if name[0] == "7" else "flow_run")
             for name, folder in folders.items()
         ]
         agent = self.agent_to_be_killed(agent_config, tmp_path, jobs)
@@ -262,7 +276,7 @@ class LauncherContract:
         for name in ("7.a.2", "run2"):
             (folders[name] / "go").touch()
         await until(lambda: not any(child.is_running() for child in (children[1], children[3])))
-        await until(lambda: not allocation_dir(agent_config.work_dir, "7.a.2").exists())
+        await until(lambda: not self.leg_dir(launcher, "7.a.2").exists())
         async with self.make(agent_config) as launcher:
             found = {running.id: running for running in await launcher.adopt()}
             # The leg reported its end and left no record; the flow run has one until it is cleaned up.
@@ -288,7 +302,7 @@ class LauncherContract:
     ) -> None:
         async with self.make(agent_config) as launcher:
             await launcher.adopt()
-            Held(launcher, await launcher.start(self.stay(agent_config, tmp_path / "1")))
+            Held(launcher, await launcher.start(self.stay(launcher, tmp_path / "1")))
             child = await self.begun(tmp_path / "1")
         await asyncio.sleep(0.2)
         assert child.is_running()

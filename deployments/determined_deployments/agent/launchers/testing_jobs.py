@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from determined_tasks import bell
 from determined_tasks.supervision import LegRecord, ProcessName, lock
 
 LONGEST_SECONDS = 900.0
@@ -27,7 +28,8 @@ def stay(argument: dict[str, Any]) -> int:
     """Runs until ``path`` has a file ``go`` or a signal comes, and a child of it until it is killed.
 
     Writes the child's id to ``child``, and a signal's number to ``signal``. A leg (``allocation``: its
-    directory) keeps the supervisor's record and removes its directory when it ends by itself.
+    directory) keeps the supervisor's record and removes its directory when it ends by itself. Each time that
+    it is rung it adds a byte to ``rung``.
     """
     folder = Path(argument["path"])
     if argument.get("allocation") is None:
@@ -39,6 +41,7 @@ def stay(argument: dict[str, Any]) -> int:
         me = ProcessName.of(os.getpid())
         assert me is not None
         LegRecord(allocation.name, None, me).write(allocation)
+        bell.listen(allocation, lambda: _add(folder / "rung"))
         code = _stay(folder)
         for path in allocation.iterdir():
             path.unlink()
@@ -66,6 +69,11 @@ def _stay(folder: Path) -> int:
     if seen:
         _write(folder / "signal", str(seen[0]))
     return 0
+
+
+def _add(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"r")
 
 
 def _write(path: Path, text: str) -> None:

@@ -33,6 +33,8 @@ from determined_deployments.agent.launchers.fork_server.server import (
 from determined_deployments.agent.launchers.fork_server.zygote import ROOT
 from determined_deployments.agent.launchers.process_records import ProcessRecords
 from determined_deployments.agent.launchers.processes import Child, watch
+from determined_tasks import bell
+from determined_tasks.context_dir import allocation_dir
 
 if TYPE_CHECKING:
     from determined.common.wire.legs import LegSpec
@@ -140,6 +142,9 @@ class ForkingLauncher(Launcher):
     async def signal(self, running: Running, number: signal.Signals) -> None:
         assert isinstance(running, Forked)
         running.child.send_signal(number)
+
+    async def ring(self, running: Running) -> bool:
+        return bell.ring(allocation_dir(self.config.work_dir, running.id))
 
     async def clean_up(self, running: Running) -> None:
         assert isinstance(running, Forked)
