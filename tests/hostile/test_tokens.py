@@ -84,6 +84,7 @@ async def test_a_supervisors_token_gets_no_work_of_an_agent(
         ("/internal/v1/agents/agent-1/register", registered),
         ("/internal/v1/agents/agent-1/work", {"session": session, "wire": 3, "timeout_s": 0}),
         ("/internal/v1/agents/agent-1/sign-off", {"session": session}),
+        ("/internal/v1/agents/agent-1/state", {"session": session}),
     ):
         answer = await supervisor.post(path, json=body)
         assert answer.status_code == 403, f"{path}: {answer.text}"

@@ -18,7 +18,7 @@ from determined import __version__
 from determined.common.api import errors
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
-from determined.common.wire.agents import Registered, Registration, WorkRequest
+from determined.common.wire.agents import AgentState, Registered, Registration, WorkRequest
 from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
 from determined_deployments.agent import leg_limits
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.2, 3.0)
 SIGN_OFF_SECONDS = 3.0
+TELL_SECONDS = 0.5
+"""Between two reports of what has changed: many changes in a row are told as one."""
 
 
 class AgentRefused(Exception):
@@ -50,6 +52,7 @@ class Agent:
         self._session = uuid.uuid4()
         self._stopping = asyncio.Event()
         self._poll_seq = 0
+        self._registered = asyncio.Event()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -85,8 +88,9 @@ class Agent:
             work = asyncio.create_task(self._work(service, launcher, legs, experiments, prefect))
             flows = asyncio.create_task(prefect.run()) if prefect else None
             stopping = asyncio.create_task(self._stopping.wait())
-            # Neither of the loops ends by itself: if one does, it is a fault that must be seen.
-            loops: set[asyncio.Task[Any]] = {work, flows} if flows else {work}
+            # None of the loops ends by itself: if one does, it is a fault that must be seen.
+            tell = asyncio.create_task(self._tell(service, launcher, legs))
+            loops: set[asyncio.Task[Any]] = {work, tell, flows} if flows else {work, tell}
             ended, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
             refused = work in ended and isinstance(work.exception(), AgentRefused)
             work.cancel()
@@ -116,16 +120,15 @@ class Agent:
     ) -> None:
         await launcher.ready()
         backoff = Backoff(*RETRY_SECONDS)
-        registered = False
         outage = Outage("the service", logger)
         while True:
             try:
-                if not registered:
+                if not self._registered.is_set():
                     answer = await self._register(service, launcher, legs)
                     experiments.of_cluster(answer.cluster_id)
                     if prefect is not None:
                         prefect.takes_signed = answer.takes_signed
-                    registered = True
+                    self._registered.set()
                 request = WorkRequest(
                     self._session,
                     legs.running,
@@ -141,13 +144,14 @@ class Agent:
                 outage.over()
             except errors.ConflictException as error:
                 logger.info("registering again: %s", error)
-                registered = False
+                self._registered.clear()
                 await asyncio.sleep(backoff.next_delay())
                 continue
             except errors.APIException as error:
                 outage.failed(error)
                 # A service of another release may have taken over.
-                registered = registered and not isinstance(error, errors.BadRequestException)
+                if isinstance(error, errors.BadRequestException):
+                    self._registered.clear()
                 await asyncio.sleep(backoff.next_delay())
                 continue
             for spec in work.launch:
@@ -163,6 +167,22 @@ class Agent:
                     prefect.poll_now()
             if work.kill and not work.launch:
                 await legs.settle_kills()
+
+    async def _tell(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> None:
+        """Says what has changed since the registration: slots, and what legs wait for."""
+        while True:
+            await launcher.changed.wait()
+            await self._registered.wait()
+            launcher.changed.clear()
+            state = AgentState(self._session, launcher.slots(), legs.waiting())
+            try:
+                await service.tell_state(self._config.agent_id, state)
+            except errors.NotFoundException:
+                logger.info("the service is of a release that does not ask what has changed here")
+            except errors.APIException as error:
+                logger.debug("what has changed here is not told yet, trying again: %s", error)
+                launcher.changed.set()
+            await asyncio.sleep(TELL_SECONDS)
 
     async def _sign_off(self, service: ServiceClient) -> None:
         """Tells the service that no more work is taken here. Without it the agent counts as lost later."""
@@ -181,7 +201,7 @@ class Agent:
             version=__version__,
             wire=VERSION,
             slot_type=config.slot_type,
-            slots=config.devices(),
+            slots=launcher.slots(),
             allocations=legs.running,
             worker_type=launcher.worker_type,
             labels=config.labels,
@@ -197,6 +217,8 @@ class Agent:
             raise
         for allocation_id in answer.kill:
             legs.kill(allocation_id)
+        if legs.waiting():
+            launcher.changed.set()
         logger.info("registered as %s", config.agent_id)
         return answer
 

@@ -216,10 +216,6 @@ class AgentConfig(BaseModel):
         environment variables, and hand memory on."""
         return spec.agent_user is None and self.security.default_task is None
 
-    def device_uuids(self) -> dict[int, str]:
-        """Slot id to device uuid, for slots that name one."""
-        return {slot.id: slot.device for slot in self.slot_list() if slot.device != "cpu"}
-
     def devices(self) -> list[agents.Slot]:
         """The slots as the service is told of them."""
         return [

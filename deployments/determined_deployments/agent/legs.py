@@ -58,11 +58,19 @@ class Legs:
         self._legs: dict[str, Held | None] = {}
         self._killed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._uuids = config.device_uuids()
 
     @property
     def running(self) -> list[str]:
         return list(self._legs)
+
+    def waiting(self) -> dict[str, str]:
+        """Of the legs that do not run yet, those that wait for something, and for what."""
+        told = {
+            allocation_id: self._launcher.waits_for(leg.running)
+            for allocation_id, leg in self._legs.items()
+            if leg is not None and not leg.ended.done()
+        }
+        return {allocation_id: why for allocation_id, why in told.items() if why is not None}
 
     def adopt(self, found: Iterable[Running]) -> None:
         """Takes over the supervisors that an earlier agent process left."""
@@ -77,7 +85,7 @@ class Legs:
             self._spawn(self._launch(spec))
 
     async def _launch(self, spec: LegSpec) -> None:
-        allocation_id = spec.allocation_id
+        allocation_id, slots = spec.allocation_id, self._launcher.slots()
         place = {
             "work_dir": str(self._launcher.work_dir("leg", allocation_id)),
             "master": self._config.master_url,
@@ -85,8 +93,8 @@ class Legs:
             "token": spec.supervisor_token or self._config.agent_token.get_secret_value(),
             "agent_id": self._config.agent_id,
             "slot_type": self._config.slot_type,
-            "slots": len(self._config.slot_list()),
-            "device_uuids": self._uuids,
+            "slots": len(slots),
+            "device_uuids": {slot.id: slot.device.uuid for slot in slots if slot.device.uuid},
             "limits": self._limits,
             "compiled_bytes": self._config.compiled_code,
             **self._config.security_of_tasks(),

@@ -14,7 +14,14 @@ from determined.common.api import errors
 from determined.common.api.session import failure
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
-from determined.common.wire.agents import Registered, Registration, SignOff, Work, WorkRequest
+from determined.common.wire.agents import (
+    AgentState,
+    Registered,
+    Registration,
+    SignOff,
+    Work,
+    WorkRequest,
+)
 from determined.common.wire.message import Message
 
 logger = logging.getLogger(__name__)
@@ -92,6 +99,9 @@ class ServiceClient:
         """Long poll for what is to be started and killed."""
         path = paths.WORK.format(agent_id=agent_id)
         return Work.from_json(await self.post(path, request))
+
+    async def tell_state(self, agent_id: str, state: AgentState) -> None:
+        await self.post(paths.AGENT_STATE.format(agent_id=agent_id), state)
 
     async def sign_off(self, agent_id: str, session: UUID) -> None:
         """The agent takes no more work."""

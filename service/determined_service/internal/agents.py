@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from determined.common.wire import paths
 from determined.common.wire.agents import (
+    AgentState,
     Claim,
     Registered,
     Registration,
@@ -90,6 +91,13 @@ async def work(
 def _repeated(work: Work) -> list[str]:
     """What the agent is told again and again, until it is done."""
     return [*work.kill, *(f"door {key}" for key in work.doors)]
+
+
+@router.post(paths.AGENT_STATE)
+async def state(agent_id: Name, given: AgentState, agent: AgentAuth, db: Db) -> Response:
+    """The agent has other slots, or a leg waits for something else. 409: register first."""
+    await agenting.note_state(db, agent_id, given)
+    return JsonResponse({})
 
 
 @router.post(paths.SIGN_OFF)

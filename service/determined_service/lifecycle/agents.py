@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import __version__
 from determined.common.wire import version
-from determined.common.wire.agents import MOUNTS, Registration, Slot, Work, WorkRequest
+from determined.common.wire.agents import MOUNTS, AgentState, Registration, Slot, Work, WorkRequest
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.times import HEARTBEAT_S
 from determined.expconf.heeding import PROCESSES
@@ -30,7 +30,7 @@ from determined_service.base.hub import CHANNEL
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.exits import Exit, ExitKind
 from determined_service.lifecycle.launch import leg_specs
-from determined_service.lifecycle.legs import end_leg
+from determined_service.lifecycle.legs import LONGEST_WAIT, end_leg, note_wait
 from determined_service.lifecycle.pools import require_pool
 from determined_service.state import presence, states
 from determined_service.state.change import Change, changing, reader
@@ -154,23 +154,62 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
         .values(id=agent_id, **values)
         .on_conflict_do_update(index_elements=[agents.c.id], set_=values)
     )
-    ids = [slot.id for slot in facts.slots]
+    await _store_slots(conn, agent_id, facts.slots)
+    change.notify(topics.SCHEDULER, topics.agent(agent_id))
+
+
+# A slot that an administrator disabled stays so.
+_SLOTS = sa.text(
+    """
+    INSERT INTO slots (agent_id, slot_id, device, draining)
+    SELECT :agent_id, (item ->> 'id')::int, coalesce(item -> 'device', '{}'),
+           coalesce((item ->> 'draining')::bool, false)
+    FROM jsonb_array_elements(cast(:slots AS jsonb)) AS item
+    ON CONFLICT (agent_id, slot_id)
+    DO UPDATE SET device = excluded.device, draining = excluded.draining
+    """
+)
+
+
+async def _store_slots(conn: AsyncConnection, agent_id: str, found: Sequence[Slot]) -> None:
+    ids = [slot.id for slot in found]
     await conn.execute(
         sa.delete(slots).where(slots.c.agent_id == agent_id, slots.c.slot_id.not_in(ids))
     )
-    # A slot that an administrator disabled stays so.
-    await conn.execute(
-        sa.text(
-            """
-            INSERT INTO slots (agent_id, slot_id, device)
-            SELECT :agent_id, (item ->> 'id')::int, coalesce(item -> 'device', '{}')
-            FROM jsonb_array_elements(cast(:slots AS jsonb)) AS item
-            ON CONFLICT (agent_id, slot_id) DO UPDATE SET device = excluded.device
-            """
-        ),
-        {"agent_id": agent_id, "slots": orjson.dumps(facts.slots).decode()},
-    )
-    change.notify(topics.SCHEDULER, topics.agent(agent_id))
+    await conn.execute(_SLOTS, {"agent_id": agent_id, "slots": orjson.dumps(found).decode()})
+
+
+async def note_state(db: Database, agent_id: str, state: AgentState) -> None:
+    """Stores the slots that the agent has now, and what its legs wait for.
+
+    What holds a slot that is gone goes on until its agent reports the end. Raises Conflict: register first;
+    BadRequest for slots with one id.
+    """
+    _require_distinct(state.slots)
+    async with changing(db) as change:
+        own = sa.select(agents.c.id).where(
+            agents.c.id == agent_id, agents.c.session == state.session
+        )
+        if (await change.conn.execute(own.with_for_update())).first() is None:
+            raise unknown_session(agent_id)
+        await _store_slots(change.conn, agent_id, state.slots)
+        change.notify(topics.SCHEDULER)
+    given = {"agent_id": agent_id, "waiting": orjson.dumps(state.waiting).decode()}
+    async with reader(db).connect() as conn:
+        changed = list(await conn.execute(_OTHER_WAITS, given))
+    for row in changed:
+        async with changing(db) as change:
+            await note_wait(change, row.id, agent_id, state.waiting.get(row.id))
+
+
+_OTHER_WAITS = sa.text(
+    f"""
+    SELECT n.id FROM {NODES} AS n
+    WHERE n.agent_id = :agent_id AND n.state = 'ASSIGNED'
+      AND n.waits_for IS DISTINCT FROM left(cast(:waiting AS jsonb) ->> n.id, {LONGEST_WAIT})
+    ORDER BY n.id
+    """
+)
 
 
 _HELD = sa.text(

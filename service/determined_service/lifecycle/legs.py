@@ -20,7 +20,7 @@ from determined_service.state.states import ALLOCATION, require_move_made
 _BEGINS = sa.text(
     """
     WITH moved AS (
-        UPDATE allocations a SET state = 'RUNNING', started_at = now(), pid = :pid
+        UPDATE allocations a SET state = 'RUNNING', started_at = now(), pid = :pid, waits_for = NULL
         FROM tasks k
         WHERE a.id = :id AND a.state = ANY(:sources) AND k.id = a.task_id
         RETURNING a.id, a.task_id, a.run_id, a.agent_id, a.nodes, a.started_at, a.trial_id,
@@ -57,7 +57,7 @@ _ENDS = sa.text(
 _NODE_BEGINS = sa.text(
     """
     UPDATE allocation_resources
-    SET state = 'RUNNING', pid = :pid, started_at = coalesce(started_at, now())
+    SET state = 'RUNNING', pid = :pid, started_at = coalesce(started_at, now()), waits_for = NULL
     WHERE allocation_id = :id AND agent_id = :agent_id AND state <> 'TERMINATED' RETURNING id
     """
 )
@@ -75,6 +75,40 @@ _NODES_END = sa.text(
     WHERE allocation_id = :id AND state <> 'TERMINATED'
     """
 )
+
+
+_WAITS = sa.text(
+    """
+    WITH alone AS (
+        UPDATE allocations SET waits_for = :reason
+        WHERE id = :id AND agent_id = :agent_id AND state = 'ASSIGNED' AND nodes = 1 RETURNING task_id
+    ), node AS (
+        UPDATE allocation_resources r SET waits_for = :reason FROM allocations a
+        WHERE a.id = :id AND a.id = r.allocation_id AND r.agent_id = :agent_id AND r.state = 'ASSIGNED'
+        RETURNING a.task_id
+    )
+    SELECT task_id FROM alone UNION ALL SELECT task_id FROM node
+    """
+)
+LONGEST_WAIT = 1000
+"""Characters of a reason that are kept."""
+
+
+async def note_wait(change: Change, allocation_id: str, agent_id: str, reason: str | None) -> None:
+    """Notes what a leg that its agent has accepted waits for; None: for nothing (any more).
+
+    Each reason is a line of the task's log. Nothing changes once the leg runs.
+    """
+    await lock_leg(change, allocation_id)
+    reason = None if reason is None else reason[:LONGEST_WAIT]
+    given = {"id": allocation_id, "agent_id": agent_id, "reason": reason}
+    found = (await change.conn.execute(_WAITS, given)).first()
+    if found is None:
+        return
+    if reason is not None:
+        words = f"agent {agent_id} cannot start it yet: {' '.join(reason.split())}"
+        await logs.add_line(change.conn, found.task_id, allocation_id, words, "WARNING")
+    change.notify(topics.allocation(allocation_id))
 
 
 def definition_of_leg(allocation_id: str, hash: str) -> sa.ScalarSelect[str]:

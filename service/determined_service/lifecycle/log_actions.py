@@ -36,7 +36,7 @@ _LEFT = sa.text(
     SELECT e.resource_pool, (SELECT (config ->> 'launch_error')::bool FROM cluster) AS launch_error,
            coalesce((e.config #>> '{resources,slots_per_trial}')::int, 1) AS wanted,
            (e.config #>> '{resources,is_single_node}')::bool AS single_node, ARRAY(
-        SELECT (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled)
+        SELECT (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled AND NOT s.draining)
         FROM agents g
         WHERE g.resource_pool = e.resource_pool AND g.id <> ALL(:excluded)
           AND g.last_heartbeat > now() - interval '5 minutes'

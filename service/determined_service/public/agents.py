@@ -59,7 +59,7 @@ def _slot_json(slot: sa.Row[Any], agent: sa.Row[Any], held: dict[int, Any]) -> d
     return {
         "id": str(slot.slot_id),
         "enabled": slot.enabled and agent.enabled,
-        "draining": agent.draining,
+        "draining": agent.draining or slot.draining,
         "device": {
             "id": slot.slot_id,
             "type": _TYPES.get(slot.device.get("type", ""), "TYPE_UNSPECIFIED"),

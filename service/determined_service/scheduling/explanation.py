@@ -143,7 +143,8 @@ _TRIALS = sa.text(
     """
     SELECT w.*,
            coalesce((SELECT json_agg(json_build_object('agent', r.agent_id, 'state', r.state,
-                                                       'address', r.address) ORDER BY r.node)
+                                                       'address', r.address,
+                                                       'waits_for', r.waits_for) ORDER BY r.node)
                      FROM allocation_resources r WHERE r.allocation_id = w.id AND w.nodes > 1), '[]') AS gang,
            (SELECT f.trial_id FROM allocations f
             WHERE f.id = w.stopped_for AND f.id <> w.id) AS stopping_for,
@@ -154,7 +155,7 @@ _TRIALS = sa.text(
     FROM (
         SELECT t.id AS trial_id, t.task_id, a.id, a.state, a.agent_id, a.requested_at,
                a.assigned_at, a.resource_pool, a.slots, a.preempt_requested_at, a.kill_requested_at,
-               a.stopping_for AS stopped_for, a.nodes, count(*) OVER () AS total
+               a.stopping_for AS stopped_for, a.nodes, a.waits_for, count(*) OVER () AS total
         FROM trials t LEFT JOIN allocations a ON a.task_id = t.task_id AND a.state <> 'TERMINATED'
         WHERE t.experiment_id = :id AND t.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')
           AND CASE WHEN a.id IS NULL THEN t.op_complete AND NOT t.closed
@@ -230,10 +231,7 @@ async def _of_trials(
             )
             found.append(_waits(row.trial_id, row.preempt_requested_at, reason))
         elif row.state == states.ASSIGNED:
-            names = _named(row, "ASSIGNED")
-            several = names.startswith("agents ")
-            reason = f"{names} {'are' if several else 'is'} starting its process{'es' if several else ''}"
-            found.append(_waits(row.trial_id, row.assigned_at, reason))
+            found.append(_waits(row.trial_id, row.assigned_at, _starting(row)))
         elif row.state == states.RUNNING and (late := _late(row)) is not None:
             found.append(_waits(row.trial_id, row.assigned_at, late))
         else:
@@ -248,6 +246,21 @@ def _named(row: sa.Row[Any], *states_: str) -> str:
     """The trial's agent, or those of its gang whose nodes are in one of the states."""
     names = [one["agent"] for one in row.gang if one["state"] in states_] or [row.agent_id]
     return nodes.agents_in_words(names, len(names))
+
+
+def _starting(row: sa.Row[Any]) -> str:
+    """What an accepted leg waits for, as its agents say, in words."""
+    alone = {"agent": row.agent_id, "waits_for": row.waits_for}
+    waits = [
+        f"agent {one['agent']} cannot start it yet: {one['waits_for']}"
+        for one in row.gang or [alone]
+        if one["waits_for"] is not None
+    ]
+    if waits:
+        return "; ".join(waits)
+    names = _named(row, "ASSIGNED")
+    several = names.startswith("agents ")
+    return f"{names} {'are' if several else 'is'} starting its process{'es' if several else ''}"
 
 
 def _late(row: sa.Row[Any]) -> str | None:

@@ -59,7 +59,7 @@ _AGENTS = sa.text(
     f"""
     SELECT g.id, g.resource_pool, g.labels, g.enabled AND NOT g.draining AS open,
            {presence.is_alive()} AS alive,
-           (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled) AS slots
+           (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled AND NOT s.draining) AS slots
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     WHERE NOT p.removed
     """

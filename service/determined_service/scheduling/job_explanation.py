@@ -20,6 +20,7 @@ from determined_service.scheduling.reasons import (
 )
 from determined_service.scheduling.scheduler import Waiting
 from determined_service.scheduling.wording import in_words
+from determined_service.state.nodes import NODES
 from determined_service.views.values import moment
 
 EXPLAINED = 100
@@ -40,12 +41,14 @@ async def explain_job(
 ) -> list[dict[str, Any]]:
     """The requests that wait of ``job`` (an experiment's number, a task's id), in the order of service.
 
-    Each has ``allocationId``, ``trialId``, ``since``, ``slotsWanted``, ``reason`` in words and, the first one
-    that can be placed some day, ``forecast`` in words.
+    First those that an agent has accepted and cannot start yet. Each has ``allocationId``, ``trialId``,
+    ``since``, ``slotsWanted``, ``reason`` in words and, the first one that can be placed some day,
+    ``forecast`` in words.
     """
     every = [one for one in seen.decision.waiting if _is_of(one, job)]
+    accepted = await _accepted(conn, job)
     if not every:
-        return []
+        return accepted
     mine = every[:EXPLAINED]
     first = next((one for one in mine if not _needs_agents(one)), None)
     found = Forecast()
@@ -55,7 +58,7 @@ async def explain_job(
     named = {*found.any_of, *found.all_of, *found.stopping}
     ids = [*(one.request.id for one in mine), *named]
     rows = {row.id: row for row in await conn.execute(_ROWS, {"ids": ids})}
-    return [
+    return accepted + [
         {
             "allocationId": one.request.id,
             "trialId": rows[one.request.id].trial_id,
@@ -66,6 +69,34 @@ async def explain_job(
         }
         for one in mine
         if one.request.id in rows
+    ]
+
+
+_ACCEPTED = sa.text(
+    f"""
+    SELECT n.id, n.agent_id, n.waits_for, n.assigned_at, a.trial_id, a.slots
+    FROM {NODES} AS n JOIN allocations a ON a.id = n.id
+    WHERE n.state = 'ASSIGNED' AND n.waits_for IS NOT NULL
+      AND CASE WHEN cast(:experiment_id AS int) IS NULL THEN a.task_id = :task_id
+               ELSE a.experiment_id = :experiment_id END
+    ORDER BY n.assigned_at, n.id LIMIT {EXPLAINED}
+    """
+)
+
+
+async def _accepted(conn: AsyncConnection, job: int | str) -> list[dict[str, Any]]:
+    is_task = isinstance(job, str)
+    given = {"experiment_id": None if is_task else job, "task_id": job if is_task else None}
+    return [
+        {
+            "allocationId": row.id,
+            "trialId": row.trial_id,
+            "since": moment(row.assigned_at),
+            "slotsWanted": row.slots,
+            "reason": f"agent {row.agent_id} cannot start it yet: {row.waits_for}",
+            "forecast": None,
+        }
+        for row in await conn.execute(_ACCEPTED, given)
     ]
 
 

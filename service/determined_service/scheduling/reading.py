@@ -35,7 +35,7 @@ _AGENTS = sa.text(
     FROM agents g
     LEFT JOIN (
         SELECT agent_id, array_agg(slot_id ORDER BY slot_id) AS ids
-        FROM slots WHERE enabled GROUP BY agent_id
+        FROM slots WHERE enabled AND NOT draining GROUP BY agent_id
     ) s ON s.agent_id = g.id
     WHERE g.enabled AND NOT g.draining AND {presence.takes_work()}
     """

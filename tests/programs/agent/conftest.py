@@ -29,6 +29,8 @@ class FakeControl(FakeService):
         self.prefect_poll_seq = 0
         self.answers["register"] = self._register
         self.answers["work"] = self._work
+        self.states: list[dict[str, Any]] = []
+        self.answers["state"] = self._state
         self.signed_off: list[str] = []
         self.answers["sign-off"] = self._sign_off
         self.model_defs["d1"] = archive({"train.py": "print('trained')"})
@@ -39,6 +41,12 @@ class FakeControl(FakeService):
             self.registrations.append(body)
             self.changed.notify_all()
         return 200, {"cluster_id": "c", "heartbeat_s": 5.0, "kill": self.kill_at_register}
+
+    def _state(self, body: dict[str, Any]) -> tuple[int, Any]:
+        with self.changed:
+            self.states.append(body)
+            self.changed.notify_all()
+        return 200, {}
 
     def _sign_off(self, body: dict[str, Any]) -> tuple[int, Any]:
         with self.changed:

@@ -18,9 +18,11 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from prefect.workers.base import BaseVariables
 
+from determined.common.wire.agents import Slot
 from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import (
@@ -171,7 +173,25 @@ def _record(folder: Path) -> str:
 
 
 class TellingLauncher(SubprocessLauncher):
-    """Knows more of the end of a killed leg than its signal, as a container's engine does."""
+    """Knows more of its jobs than that they run, and of its slots, as an engine or a cluster does."""
+
+    made: ClassVar[TellingLauncher]
+
+    def __init__(self, config: AgentConfig, fetch: Callable[[str], Awaitable[bytes]]) -> None:
+        super().__init__(config, fetch)
+        TellingLauncher.made = self
+        self.now = config.devices()
+        self.why: str | None = None
+
+    def tell(self, now: list[Slot], why: str | None = None) -> None:
+        self.now, self.why = now, why
+        self.changed.set()
+
+    def slots(self) -> list[Slot]:
+        return self.now
+
+    def waits_for(self, running: Running) -> str | None:
+        return self.why
 
     async def wait(self, running: Running) -> Exit:
         ended = await super().wait(running)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
+from determined.common.wire.agents import Slot
 from determined.common.wire.message import WireError
 from determined.common.wire.version import VERSION
 from determined_deployments.agent.agent import Agent, AgentRefused
@@ -24,6 +25,7 @@ from determined_deployments.agent.launchers.testing_agent import no_model_defini
 from determined_tasks.context_dir import allocation_dir
 from determined_tasks.supervision import LegRecord
 from tests.programs.agent.conftest import FakeControl, running
+from tests.programs.agent.subprocess_launcher import TellingLauncher
 from tests.programs.legs.fake_service import archive, spec
 from tests.waiting import TIMEOUT_S, until, until_async
 
@@ -161,7 +163,40 @@ async def test_supervisor_that_dies_is_reported_by_the_agent(
         await until_async("the end of the process", lambda: not record.user.is_alive())
 
 
-@pytest.mark.parametrize("launcher", ["tests.programs.agent.subprocess_launcher:TellingLauncher"])
+telling_launcher = pytest.mark.parametrize(
+    "launcher", ["tests.programs.agent.subprocess_launcher:TellingLauncher"]
+)
+
+
+@telling_launcher
+async def test_slots_that_come_and_go_and_what_a_leg_waits_for_are_told(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    why = "0/3 nodes are available: insufficient nvidia.com/gpu"
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        launcher = TellingLauncher.made
+        launcher.tell([Slot(0), Slot(1, draining=True), Slot(7)], why)
+        await control.until(lambda: control.states)
+        launcher.tell([Slot(7)])
+        await control.until(lambda: len(control.states) == 2)
+        # A service that has forgotten the agent hears of the slots that there are by then.
+        control.session = "another"
+        await control.until(lambda: len(control.registrations) == 2)
+    first, second = control.states
+    assert [(slot["id"], slot["draining"]) for slot in first["slots"]] == [
+        (0, False),
+        (1, True),
+        (7, False),
+    ]
+    assert first["waiting"] == {"7.abc.1": why} and second["waiting"] == {}
+    assert [slot["id"] for slot in second["slots"]] == [7]
+    assert [slot["id"] for slot in control.registrations[1]["slots"]] == [7]
+
+
+@telling_launcher
 async def test_an_end_has_the_kind_and_the_reason_that_the_launcher_knows(
     config: AgentConfig, control: FakeControl
 ) -> None:

@@ -6,6 +6,7 @@ launcher decides how it runs: as forks of a warm interpreter, in containers, as 
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import signal
@@ -19,7 +20,7 @@ from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.config import AgentConfig
 
 if TYPE_CHECKING:
-    from determined.common.wire.agents import ContainerRights
+    from determined.common.wire.agents import ContainerRights, Slot
     from determined.common.wire.legs import LegSpec
 
 Kind = Literal["leg", "flow_run", "errand"]
@@ -147,6 +148,7 @@ class Launcher(ABC):
             wait(running)               once for each Running, from when the core has it
             signal(running, number)     any number of times, also when the job has ended
             ring(running)               a leg's; likewise
+            slots(), waits_for(running) at any time after ready(), and when changed is set
             clean_up(running)           once or again, after wait() returned and the end is reported
 
     **Who owns what.** The core knows which jobs are wanted, holds each Running, reports ends to the service
@@ -194,6 +196,9 @@ class Launcher(ABC):
         """``fetch`` gets the archive of a model definition by its hash; raises APIException."""
         self.config = config
         self.fetch = fetch
+        self.changed = asyncio.Event()
+        """To be set when :meth:`slots` or :meth:`waits_for` answers otherwise than before. The core clears it
+        and asks both."""
 
     @classmethod
     def worker_class(cls) -> Any:
@@ -213,6 +218,16 @@ class Launcher(ABC):
         """The directory for a job's files, by the path that the job knows it under. Two jobs may have the
         same one; a second job of the same kind and id has."""
         return self.config.work_dir
+
+    def slots(self) -> list[Slot]:
+        """What legs can have now, from ready() on. A slot that drains gets no new work, and what runs there
+        goes on; a slot that is gone is left out. What runs there, too, goes on until wait() returns."""
+        return self.config.devices()
+
+    def waits_for(self, running: Running) -> str | None:
+        """Why a leg that start() accepted does not run yet, in words for the user, such as "0/3 nodes are
+        available: insufficient nvidia.com/gpu". None: it runs, has ended, or is just being started."""
+        return None
 
     def rights(self) -> ContainerRights | None:
         """What its containers get, for the service, which refuses at submission what no agent of a pool

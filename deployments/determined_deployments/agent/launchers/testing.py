@@ -204,6 +204,7 @@ class LauncherContract:
         job = self.stay(launcher, tmp_path / "7.a.1", "leg")
         held = Held(launcher, await launcher.start(job))
         await self.begun(tmp_path / "7.a.1")
+        assert launcher.waits_for(held.running) is None, "it runs"
         assert await launcher.ring(held.running)
         await until((tmp_path / "7.a.1" / "rung").exists)
         (tmp_path / "7.a.1" / "go").touch()

@@ -28,10 +28,11 @@ class Device(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Slot(Message):
-    """One slot of an agent."""
+    """One slot of an agent. ``draining``: it gets no new work, because it is about to go."""
 
     id: int
     device: Device = field(default_factory=Device)
+    draining: bool = False
 
 
 @checked
@@ -128,6 +129,19 @@ class Work(Message):
     prefect_poll_seq: int
     ended: list[int] = field(default_factory=list)
     doors: list[str] = field(default_factory=list)
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class AgentState(Message):
+    """What an agent says again when it has changed. ``session``: that of its registration. ``slots``: all
+    that it has now. ``waiting``: of the legs that it was told to launch and that do not run yet, those that
+    wait for something, and for what in words.
+    """
+
+    session: UUID
+    slots: list[Slot] = field(default_factory=list)
+    waiting: dict[str, str] = field(default_factory=dict)
 
 
 @checked

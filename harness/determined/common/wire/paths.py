@@ -8,6 +8,7 @@ PREFIX = "/internal/v1"
 
 REGISTER = f"{PREFIX}/agents/{{agent_id}}/register"
 WORK = f"{PREFIX}/agents/{{agent_id}}/work"
+AGENT_STATE = f"{PREFIX}/agents/{{agent_id}}/state"
 SIGN_OFF = f"{PREFIX}/agents/{{agent_id}}/sign-off"
 CLAIM = f"{PREFIX}/trials/{{trial_id}}/claim"
 

@@ -103,6 +103,8 @@ slots = sa.Table(
     # {"type": "cpu"|"cuda", "uuid": ..., "brand": ...}
     sa.Column("device", JSONB, nullable=False, server_default=json("{}")),
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
+    # Its agent says that it is about to go.
+    sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 # What Prefect must still be told, in order per entity. Written in the transaction that changes

@@ -108,6 +108,8 @@ allocations = sa.Table(
     sa.Column("token", sa.Text),
     sa.Column("requested_at", TS, nullable=False, server_default=now()),
     sa.Column("assigned_at", TS),
+    # What its agent waits for before it runs, in words; of a gang the nodes have it.
+    sa.Column("waits_for", sa.Text),
     sa.Column("started_at", TS),
     sa.Column("ended_at", TS),
     # Its place in line when it continues work that a scheduler stopped. NULL: the place by `requested_at`.
@@ -164,6 +166,7 @@ allocation_resources = sa.Table(
     sa.Column("node", sa.Integer, nullable=False, server_default="0"),
     # ASSIGNED | RUNNING | TERMINATED, and how it ended
     sa.Column("state", sa.Text, nullable=False, server_default="ASSIGNED"),
+    sa.Column("waits_for", sa.Text),
     sa.Column("pid", sa.Integer),
     sa.Column("started_at", TS),
     sa.Column("ended_at", TS),
