@@ -26,7 +26,6 @@ Config = str | Path | dict[str, Any]
 EXPERIMENTS = "/api/v1/experiments"
 FAILED = ("CANCELED", "ERROR")
 ENDED = ("COMPLETED", *FAILED, "DELETED", "DELETE_FAILED", "DELETING")
-CACHED_TRIES = 100
 
 
 @task(name="submit-experiment", cache_policy=NO_CACHE)
@@ -126,17 +125,9 @@ def _submit(
     cached: bool,
 ) -> Experiment:
     planned = plan(config, model_dir, includes)
-    if not cached:
-        return submit_planned(session, planned)
-    content = _content(planned)
-    for tried in range(CACHED_TRIES):
-        # A key stands for one experiment for ever: what failed is left behind with its key.
-        made = _send(session, replace(planned, idempotency_key=f"cached/{content}/{tried}"))
-        if made.state not in FAILED:
-            return made
-    raise RuntimeError(
-        f"this configuration with this code has failed {CACHED_TRIES} times: change it, or set cached=False"
-    )
+    if cached:
+        return _send(session, replace(planned, cached=True))
+    return submit_planned(session, planned)
 
 
 def submit_planned(session: Session, planned: Submission) -> Experiment:

@@ -96,6 +96,8 @@ class Submission:
     activate: bool = True
     idempotency_key: str | None = None
     """Sent again with the same key, the submission is answered with the experiment that it made before."""
+    cached: bool = False
+    """Answered with the user's experiment of this configuration and code, if it runs or has completed."""
 
     @property
     def size(self) -> int:
@@ -112,6 +114,7 @@ class Submission:
             "parentId": self.parent_id,
             "activate": self.activate,
             "idempotencyKey": self.idempotency_key,
+            "cached": self.cached or None,
         }
         return {name: value for name, value in body.items() if value is not None}
 
@@ -149,7 +152,8 @@ class Submission:
         """Submits the experiment. Raises BadRequestException if the service refuses it."""
         # Not repeated without a key: if the first answer got lost, a second request would create a second
         # experiment.
-        tries = {} if self.idempotency_key is not None else {"max_retries": 0}
+        is_safe = self.idempotency_key is not None or self.cached
+        tries = {} if is_safe else {"max_retries": 0}
         answer = session.post(EXPERIMENTS, json=self.body(), timeout=_TIMEOUT_S, **tries)
         made = Experiment._from_json(answer["experiment"], session, answer.get("config"))
         return Submitted(made, warnings_of(answer))

@@ -8,18 +8,16 @@ number, and what it has found is written in the transaction in which it counts a
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.pipeline import ReferenceError_, Step, configuration, items
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments
-from determined_service.base.db import Database, hold_name
+from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.settings import Settings
 from determined_service.pipelines import machine, results, rows
@@ -27,9 +25,7 @@ from determined_service.pipelines.machine import End, Expand, Finish, Try
 from determined_service.pipelines.rows import Pipeline
 from determined_service.state import states
 from determined_service.state.change import Change, changing
-from determined_service.submission import submit
-
-CACHED_TRIES = 100
+from determined_service.submission import cached, submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +172,7 @@ async def _submit_one(
     row, step = now.row, now.plan.steps[place]
     config = configuration(step, now.results, _item(now, place, one))
     code = now.steps[place].model_def_hash
-    content = _content(config, code)
+    content = cached.content_of(config, code)
     if config.get("name") is None:
         config["name"] = _name(now, step, one)
     submission = submit.Submission(config=orjson.dumps(config).decode())
@@ -193,18 +189,23 @@ async def _submit_one(
         experiment_id = None
         if step.cached:
             wanted = now.plan.wants_checkpoint(step.name)
-            # Two pipelines that look for the same experiment come one after the other.
-            await hold_name(conn, f"{row.owner_id}/pipeline/{content}")
-            experiment_id, key = await _find_cached(conn, row.owner_id, content, wanted)
+
+            async def is_usable(found: int) -> bool:
+                return (
+                    not wanted
+                    or (await results.result_of(conn, found, None)).checkpoint is not None
+                )
+
+            experiment_id, key = await cached.find(conn, row.owner_id, content, is_usable)
             submission = replace(submission, idempotency_key=key)
-        cached = experiment_id is not None
+        is_shared = experiment_id is not None
         if experiment_id is None:
             planned = await submit.plan(conn, submission, prepared, settings, row.owner_id)
             planned = replace(planned, model_def_hash=code)
             experiment_id = await submit.store(
                 change, planned, submission, row.owner_id, row.submitted_by
             )
-        values = {"experiment_id": experiment_id, "cached": cached}
+        values = {"experiment_id": experiment_id, "cached": is_shared}
         await rows.set_try(change, row.id, place, one, machine.RUNNING, **values)
         await rows.touch(change, row.id)
 
@@ -228,39 +229,3 @@ async def _is_open(change: Change, pipeline_id: int, place: int, one: Try) -> bo
 def _name(now: Pipeline, step: Step, one: Try) -> str:
     name = f"{now.row.name}: {step.name}"
     return name if step.for_each is None else f"{name} [{one.item}]"
-
-
-def _content(config: dict[str, Any], code: str | None) -> str:
-    """Of configuration and code."""
-    text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(text + b"\0" + (code or "").encode()).hexdigest()
-
-
-async def _find_cached(
-    conn: AsyncConnection, owner_id: int, content: str, with_checkpoint: bool
-) -> tuple[int | None, str]:
-    """The owner's experiment of this content that runs or has completed, and the key of a new one. Raises
-    Conflict."""
-    e = experiments.c
-    keys = [f"pipeline/{content}/{tried}" for tried in range(CACHED_TRIES)]
-    found = await conn.execute(
-        sa.select(e.id, e.state, e.idempotency_key)
-        .where(e.owner_id == owner_id, e.idempotency_key.in_(keys))
-        .order_by(e.id.desc())
-    )
-    used = set()
-    for one in found:
-        used.add(one.idempotency_key)
-        if one.state in states.RUNNABLE or one.state == states.STOPPING_COMPLETED:
-            return one.id, one.idempotency_key
-        if one.state == states.COMPLETED:
-            best = await results.result_of(conn, one.id, None)
-            if not with_checkpoint or best.checkpoint is not None:
-                return one.id, one.idempotency_key
-    left = [key for key in keys if key not in used]
-    if not left:
-        raise Conflict(
-            f"this configuration with this code has failed {CACHED_TRIES} times: change it, or leave "
-            "`cached` out"
-        )
-    return None, left[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -19,10 +20,12 @@ from starlette.responses import Response
 
 from determined.common.wire import serving
 from determined.common.wire.serving import Served
+from determined.expconf import load_yaml
 from determined_service.access.dependencies import Admission, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, IdempotencyKey, Name
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict, Forbidden
@@ -36,7 +39,7 @@ from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling.capacity import no_agent
 from determined_service.state.change import Change, changing, reader
-from determined_service.submission import continuation, submit
+from determined_service.submission import cached, continuation, submit
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
 from determined_service.web.router import Router
@@ -49,8 +52,8 @@ Submitter = Annotated[Principal, may(Action.SUBMIT, Kind.EXPERIMENT)]
 
 
 class NewExperiment(WithFiles):
-    """``CreateExperimentRequest``; ours: ``flowRunId``, ``idempotencyKey``. Unknown fields are ignored, as
-    upstream, and ``null`` is the same as left out."""
+    """``CreateExperimentRequest``; ours: ``flowRunId``, ``idempotencyKey``, ``cached``. Unknown fields are
+    ignored, as upstream, and ``null`` is the same as left out."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
@@ -87,6 +90,21 @@ class NewExperiment(WithFiles):
         description="Made up by the sender: another request of the same user with the same key is answered "
         "with the same experiment, even if its other fields differ.",
     )
+    cached: bool = Field(
+        default=False,
+        description="Answered with the user's experiment of the same configuration and model definition, if "
+        "it was submitted with `cached`, too (or by such a step of a pipeline), and runs or has completed.",
+    )
+
+    @model_validator(mode="after")
+    def _finds_one_way(self) -> NewExperiment:
+        if self.cached and (
+            self.unmanaged or self.idempotency_key is not None or self.flow_run_id is not None
+        ):
+            raise ValueError(
+                "cached does not go with unmanaged, idempotencyKey or flowRunId: leave it out, or them"
+            )
+        return self
 
     def submission(self) -> submit.Submission:
         return submit.Submission(
@@ -149,17 +167,29 @@ async def create_experiment(
                 "remarks": remarks,
             }
         )
+    asked = None
+    if given.cached:
+        asked = (await aside(len(given.config), load_yaml, given.config)).data
     try:
         async with changing(db) as change:
             plan = await submit.plan(change.conn, submission, prepared, settings, user.user_id)
-            experiment_id = await submit.store(change, plan, submission, user.user_id, user.task)
-            found = await get_experiment(change.conn, experiment_id, viewer)
-            remarks = await _remarks(change.conn, plan)
+            if asked is not None:
+                content = cached.content_of(asked, plan.model_def_hash)
+                known, key = await cached.find(change.conn, user.user_id, content)
+                submission = replace(submission, idempotency_key=key)
+            if known is None:
+                experiment_id = await submit.store(
+                    change, plan, submission, user.user_id, user.task
+                )
+                found = await get_experiment(change.conn, experiment_id, viewer)
+                remarks = await _remarks(change.conn, plan)
     except Conflict:
         known = await _submitted(db, submission, user.user_id)
         if known is None:
             raise
         return await _answer(db, known, viewer, (), run_token=_run_token(user, known, settings))
+    if known is not None:
+        return await _answer(db, known, viewer, ())
     token = _run_token(user, experiment_id, settings)
     return _created(found, plan.warnings, remarks, token)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import uuid
 from typing import Any, cast
 
@@ -273,6 +274,38 @@ async def test_a_cancel_ends_only_ones_own_experiments(
     # Other code is another experiment.
     other = await pipes.submit(shared, code=[{**CODE[0], "path": "other.py"}])
     assert await pipes.advance(other) == {"shared": "RUNNING"}
+
+
+async def test_a_cached_submission_and_a_pipeline_find_each_others_experiments(
+    pipes: Pipelines,
+) -> None:
+    body = {"config": json.dumps(config()), "modelDefinition": CODE, "cached": True}
+
+    async def submit() -> int:
+        return int(ok(await pipes.user.post("/api/v1/experiments", json=body))["experiment"]["id"])
+
+    async def of_pipeline() -> int:
+        one = await pipes.submit({"name": "a", "experiment": config(), "code": "0", "cached": True})
+        await pipes.advance(one)
+        (found,) = await pipes.experiments(one, "a")
+        return found
+
+    # Of several at once only one is stored.
+    (first,) = set(await asyncio.gather(*(submit() for _ in range(4))))
+    assert await of_pipeline() == first
+    await pipes.end(first, "ERROR")
+    again = await of_pipeline()
+    assert again != first
+    assert await submit() == again
+    await pipes.complete(again, 0.5)
+    assert await submit() == again
+    # Without `cached`, and with other code, it is another experiment.
+    body["cached"] = False
+    assert await submit() not in (first, again)
+    body |= {"cached": True, "modelDefinition": []}
+    assert await submit() not in (first, again)
+    answer = await pipes.user.post("/api/v1/experiments", json={**body, "idempotencyKey": "k"})
+    assert (answer.status_code, "cached does not go with" in answer.text) == (400, True)
 
 
 async def test_its_run_lives_as_long_as_the_pipeline_and_tells_its_story(
