@@ -78,6 +78,9 @@ class Step:
         needs: steps, or their names, that must complete first. Those it refers to need not be named.
         overrides: fields of the configuration (``a.b.c``) and their values; ``with`` in YAML.
         for_each: a list, or a reference to one. ``item`` stands for each of its items.
+        when: a condition such as ``f"{search.best.metrics.accuracy} > 0.9"``; unless it is true the step, and
+            with it those that need it, are skipped.
+        max_concurrent: at most this many of its experiments run at once.
         cached: take this user's experiment of the same configuration and code, if it runs or has completed.
     """
 
@@ -89,6 +92,8 @@ class Step:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     for_each: Sequence[Any] | Reference | None = None
     cached: bool = False
+    max_concurrent: int | None = None
+    when: str | None = None
 
     @property
     def best(self) -> Reference:
@@ -120,6 +125,8 @@ class Step:
             "needs": [one.name if isinstance(one, Step) else one for one in self.needs],
             "with": _plain(self.overrides),
             "for_each": None if self.for_each is None else _plain(self.for_each),
+            "when": self.when,
+            "max_concurrent": self.max_concurrent,
             "cached": self.cached,
         }
         return {name: value for name, value in found.items() if value not in (None, [], {}, False)}

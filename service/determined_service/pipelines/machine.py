@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from determined.common.pipeline import Plan
 
 # A pipeline is RUNNING and ends in one of the others. A step waits for those that it needs, and is SKIPPED
-# when one of these did not complete. A try of an experiment waits for its submission; STOPPING: its
-# experiment is to be killed.
+# when one of these did not complete, or its condition is false. A try of an experiment waits for its
+# submission; STOPPING: its experiment is to be killed.
 WAITING, RUNNING, STOPPING = "WAITING", "RUNNING", "STOPPING"
 COMPLETED, FAILED, SKIPPED, CANCELED = "COMPLETED", "FAILED", "SKIPPED", "CANCELED"
 ENDED = (COMPLETED, FAILED, SKIPPED, CANCELED)
@@ -98,25 +98,33 @@ def _finish(place: int, tries: Sequence[Try]) -> Finish:
 
 def _end(states: dict[str, str]) -> End:
     failed = [name for name, state in states.items() if state == FAILED]
+    skipped = sum(state == SKIPPED for state in states.values())
     if failed:
-        skipped = sum(state == SKIPPED for state in states.values())
         words = (
             f"step {failed[0]} failed" if len(failed) == 1 else f"steps {', '.join(failed)} failed"
         )
         return End(FAILED, words + (f", {skipped} skipped" if skipped else ""))
+    if skipped:
+        return End(
+            COMPLETED,
+            f"{len(states) - skipped} of {len(states)} steps completed, {skipped} skipped",
+        )
     every = "its only step" if len(states) == 1 else f"all {len(states)} steps"
     return End(COMPLETED, f"{every} completed")
 
 
-def to_submit(standings: Sequence[Standing]) -> list[tuple[int, Try]]:
-    """The tries whose experiments are to be submitted, each with its step."""
-    return [
-        (place, one)
-        for place, standing in enumerate(standings)
-        if standing.state == RUNNING
-        for one in standing.tries
-        if one.state == WAITING
-    ]
+def to_submit(plan: Plan, standings: Sequence[Standing]) -> list[tuple[int, Try]]:
+    """The tries whose experiments are to be submitted now, each with its step."""
+    found: list[tuple[int, Try]] = []
+    for place, (step, standing) in enumerate(zip(plan.steps, standings, strict=True)):
+        if standing.state != RUNNING:
+            continue
+        waiting = [one for one in standing.tries if one.state == WAITING]
+        if step.max_concurrent is not None:
+            running = sum(one.state == RUNNING for one in standing.tries)
+            waiting = waiting[: max(step.max_concurrent - running, 0)]
+        found += [(place, one) for one in waiting]
+    return found
 
 
 def waited_for(standings: Sequence[Standing]) -> list[int]:

@@ -14,7 +14,13 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from determined.common.pipeline import ReferenceError_, Step, configuration, items
+from determined.common.pipeline import (
+    ReferenceError_,
+    Step,
+    configuration,
+    items,
+    skipped_because,
+)
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments
 from determined_service.base.db import Database
@@ -49,7 +55,7 @@ async def advance(db: Database, settings: Settings, pipeline_id: int) -> Now:
             await _settle(change, row)
             # As it is now: with what was written, and with the number of its changes.
             now = await rows.load(change.conn, await rows.lock(change.conn, pipeline_id))
-        left = machine.to_submit(now.standings)
+        left = machine.to_submit(now.plan, now.standings)
         if now.row.state != machine.RUNNING or not left:
             return Now(now, tuple(machine.waited_for(now.standings)))
         for place, one in left:
@@ -141,12 +147,15 @@ async def _expand(change: Change, now: Pipeline, place: int) -> None:
     step = now.plan.steps[place]
     listed: list[Any] | None = None
     started: dict[str, Any] = {"started_at": sa.func.clock_timestamp()}
-    if step.for_each is not None:
-        try:
-            listed = items(step, now.results)
-        except ReferenceError_ as error:
-            await rows.set_step(change, now.row.id, place, machine.FAILED, str(error), **started)
+    try:
+        if (why := skipped_because(step, now.results)) is not None:
+            await rows.set_step(change, now.row.id, place, machine.SKIPPED, why)
             return
+        if step.for_each is not None:
+            listed = items(step, now.results)
+    except ReferenceError_ as error:
+        await rows.set_step(change, now.row.id, place, machine.FAILED, str(error), **started)
+        return
     await rows.set_step(change, now.row.id, place, machine.RUNNING, items=listed, **started)
     for item in range(1 if listed is None else len(listed)):
         await rows.add_try(change, now.row.id, place, item, 1)

@@ -47,7 +47,8 @@ class NewPipeline(WithFiles):
 
     pipeline: dict[str, Any] = Field(
         description="`name` and `steps`; each step has `name` and `experiment` (a configuration), and may "
-        "have `needs`, `with`, `for_each`, `cached`, and `code` (a name of `modelDefinitions`)."
+        "have `needs`, `when`, `with`, `for_each`, `max_concurrent`, `cached`, and `code` (a name of "
+        "`modelDefinitions`)."
     )
     modelDefinitions: dict[str, list[dict[str, Any]]] = Field(
         default_factory=dict, description="By name, lists of files as in a submission."

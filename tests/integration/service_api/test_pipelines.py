@@ -201,6 +201,50 @@ async def test_later_steps_use_the_results_of_earlier_ones(pipes: Pipelines) -> 
     assert len(await pipes.world.rows(sa.select(model_definitions.c.hash))) == 1
 
 
+async def test_no_more_items_run_at_once_than_the_step_allows(pipes: Pipelines) -> None:
+    one = await pipes.submit(step("a", for_each=[1, 2, 3, 4], max_concurrent=2))
+    await pipes.advance(one)
+    first, second, *later = await pipes.experiments(one, "a")
+    assert None not in (first, second) and later == [None, None]
+    await pipes.end(second, "ERROR")
+    await pipes.advance(one)
+    *_, third, fourth = await pipes.experiments(one, "a")
+    assert third is not None and fourth is None
+    for experiment_id in (first, third):
+        await pipes.complete(experiment_id, 0.5)
+    await pipes.advance(one)
+    await pipes.complete((await pipes.experiments(one, "a"))[3], 0.5)
+    await pipes.advance(one)
+    now = await pipes.get(one)
+    assert now["steps"][0]["reason"].startswith("1 of 4 experiments failed")
+
+
+async def test_a_step_whose_condition_is_false_is_skipped(pipes: Pipelines) -> None:
+    accuracy = "${steps.a.best.metrics.accuracy}"
+    one = await pipes.submit(
+        step("a"),
+        step("better", when=f"{accuracy} > 0.9"),
+        step("then", needs=["better"]),
+        step("worse", when=f"{accuracy} <= 0.9"),
+        step("wrong", when="${steps.a.best.metrics.nothing} > 1"),
+    )
+    await pipes.advance(one)
+    await pipes.complete((await pipes.experiments(one, "a"))[0], 0.75)
+    await pipes.advance(one)
+    steps = (await pipes.get(one))["steps"]
+    assert [(x["state"], x["reason"]) for x in steps[1:4]] == [
+        ("SKIPPED", "its condition is false: 0.75 > 0.9"),
+        ("SKIPPED", "step better was skipped"),
+        ("RUNNING", None),
+    ]
+    assert (steps[4]["state"], "has no 'nothing'" in steps[4]["reason"]) == ("FAILED", True)
+    # A condition is looked at anew when the pipeline is resumed.
+    await pipes.complete((await pipes.experiments(one, "worse"))[0], 0.5)
+    await pipes.advance(one)
+    await pipes.ask(one, "resume")
+    assert (await pipes.advance(one))["better"] == "SKIPPED"
+
+
 async def test_only_failed_items_are_tried_again(pipes: Pipelines) -> None:
     one = await pipes.submit(
         step("first"), step("then", needs=["first"]), step("other"), step("after", needs=["other"])

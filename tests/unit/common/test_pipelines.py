@@ -59,6 +59,17 @@ WRONG = [
     (C + "needs: [A]", "steps[2].needs[0]: it needs 'A', which is no step; did you mean 'a'?"),
     (C + "needs: [c]", "it needs itself"),
     (C + "cached: 1", "steps[2].cached: expected true or false, found 1"),
+    (C + "max_concurrent: 0", "steps[2].max_concurrent: expected a whole number from 1, found 0"),
+    (C + "max_concurrent: 2", "steps[2].max_concurrent: this step has no for_each"),
+    (C + "when: 3", "steps[2].when: expected a condition, which is a text, found 3"),
+    (C + "when: 1 +", "steps[2].when: when: '1 +' cannot be read: expected a condition such as"),
+    (C + "when: 1 + 1 == 2", "cannot be read: expected a condition such as"),
+    (C + "when: f(1)", "cannot be read: expected a condition such as"),
+    (C + "when: x == 1", "unknown word 'x': write texts in quotes"),
+    (C + "when: '${item} > 1'", "${item}: a condition is about the whole step"),
+    (C + 'when: \'"${steps.a.best.trial}" == "1"\'', "write references without quotes"),
+    (C + "when: '${steps.q.best.trial} > 1'", "there is no other step 'q'"),
+    (C + "when: '${steps.a.best.hparams.lrr} > 1'", "no hyperparameter 'lrr'; did you mean 'lr'?"),
     (C + "for_each: []", "0 items found, 1 to 100 are allowed"),
     (C + "for_each: x", "expected a list, or a reference to one, found 'x'"),
     (C + "with: {searcher.name: singl}", "p.yaml:7: steps[2].with.searcher.name: found 'singl'"),
@@ -92,6 +103,52 @@ def test_a_mistake_is_told_with_its_place(text: str, words: str) -> None:
     assert any(words in line for line in found), found
     # Nothing follows from it that is no mistake.
     assert len(found) == 1, found
+
+
+def result(**more: Any) -> Result:
+    return Result(7, 8, None, {"lr": 0.1, "kind": "sgd"}, {"accuracy": 0.93}, **more)
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("${steps.a.best.metrics.accuracy} > 0.9", True),
+        ("0.95 <= ${steps.a.best.metrics.accuracy}", False),
+        ("0.9 < ${steps.a.best.metrics.accuracy} < 0.95", True),
+        ("not (${steps.a.best.trial} == 8 and ${steps.a.best.hparams.lr} >= -1)", False),
+        ("${steps.a.best.hparams.kind} in ['adam', \"sgd\"]", True),
+        ("${steps.b[1].best.trial} != 8 or ${steps.b.best.hparams.kind} not in ('sgd',)", False),
+        ("0.93 in ${steps.b[*].best.metrics.accuracy}", True),
+        ("${params.on} and ${params.name} == 'it''s'".replace("''", "\\'"), True),
+        ("true", True),
+    ],
+)
+def test_a_step_runs_if_its_condition_is_true(condition: str, holds: bool) -> None:
+    c = {"name": "c", "experiment": "good.yaml", "when": condition}
+    b = {"name": "b", "experiment": "good.yaml", "for_each": [1, 2]}
+    a = {"name": "a", "experiment": "good.yaml"}
+    params = {"on": True, "name": "it's"}
+    draft = pipeline.read(Document({"name": "p", "params": params, "steps": [a, b, c]}, ""), load)
+    step = draft.plan.steps[2]
+    assert set(step.needs) == {one for one in "ab" if f"steps.{one}" in condition}
+    results = {"a": [result()], "b": [result(item=1), result(item=2)]}
+    assert (pipeline.skipped_because(step, results) is None) == holds
+
+
+def test_a_false_condition_says_its_values_but_no_items() -> None:
+    def why(condition: str) -> str | None:
+        step = pipeline.Step("c", {}, when=condition)
+        return pipeline.skipped_because(step, {"a": [result(item="s3cret")]})
+
+    said = why("${steps.a.best.metrics.accuracy} > 0.95 or ${steps.a.best.item} == 'x'")
+    assert said == "its condition is false: 0.93 > 0.95 or ${steps.a.best.item} == 'x'"
+    for condition, words in (
+        ("${steps.a.best.trial}", "8 is neither true nor false: compare it"),
+        ("${steps.a.best.hparams.kind} > 1", "'sgd' > 1: these cannot be compared"),
+        ("${steps.a.best.metrics.loss} > 1", "has no 'loss'"),
+    ):
+        with pytest.raises(pipeline.ReferenceError_, match=words):
+            why(condition)
 
 
 def test_mistakes_are_told_together() -> None:
@@ -193,7 +250,13 @@ def test_items_are_public_unless_they_may_be_secrets() -> None:
 def test_python_says_the_same_as_yaml() -> None:
     config = load("good.yaml").data
     a = sdk.Step("a", config)
-    b = sdk.Step("b", config, for_each=(1, 2), overrides={"hyperparameters.x": sdk.item})
+    b = sdk.Step(
+        "b",
+        config,
+        for_each=(1, 2),
+        max_concurrent=1,
+        overrides={"hyperparameters.x": sdk.item},
+    )
     c = sdk.Step(
         "c",
         config,
@@ -204,6 +267,7 @@ def test_python_says_the_same_as_yaml() -> None:
             "hyperparameters.one": b[1].best.trial,
             "hyperparameters.id": a.experiment_id,
         },
+        when=f"{a.best.metrics.loss} < 1",
         cached=True,
     )
     plan = sdk.plan(sdk.Pipeline("p", [a, b, c])).plan

@@ -40,8 +40,20 @@ def test_steps_begin_when_all_that_they_need_has_completed() -> None:
     assert next_moves(abc, [done, waiting, waiting]) == [Expand(1)]
     running = standing(RUNNING, RUNNING, WAITING)
     assert next_moves(abc, [done, running, waiting]) == []
-    assert [(step, one.item) for step, one in to_submit([done, running, waiting])] == [(1, 1)]
+    assert [(step, one.item) for step, one in to_submit(abc, [done, running, waiting])] == [(1, 1)]
     assert waited_for([done, running, waiting]) == [0]
+
+
+def test_no_more_items_run_at_once_than_the_step_allows() -> None:
+    only = Plan("p", (Step("a", {}, for_each=[1, 2, 3, 4], max_concurrent=2),))
+
+    def submitted(*tries: str) -> list[int]:
+        return [one.item for _, one in to_submit(only, [standing(RUNNING, *tries)])]
+
+    assert submitted(WAITING, WAITING, WAITING, WAITING) == [0, 1]
+    assert submitted(RUNNING, WAITING, WAITING, WAITING) == [1]
+    assert submitted(FAILED, RUNNING, RUNNING, WAITING) == []
+    assert submitted(FAILED, COMPLETED, RUNNING, WAITING) == [3]
 
 
 def test_a_step_fails_when_all_its_experiments_have_ended() -> None:
@@ -58,6 +70,9 @@ def test_dependent_steps_are_skipped_and_the_rest_goes_on() -> None:
     assert next_moves(both, now) == [Finish(1, SKIPPED, "step a failed"), Expand(3)]
     now = [standing(FAILED), standing(SKIPPED), standing(COMPLETED), standing(COMPLETED)]
     assert next_moves(both, now) == [End(FAILED, "step a failed, 1 skipped")]
+    # One whose condition was false is not a failure.
+    now = [standing(one) for one in (COMPLETED, SKIPPED, COMPLETED, COMPLETED)]
+    assert next_moves(both, now) == [End(COMPLETED, "3 of 4 steps completed, 1 skipped")]
 
 
 def test_every_pipeline_comes_to_an_end() -> None:
@@ -81,7 +96,7 @@ def test_every_pipeline_comes_to_an_end() -> None:
                 elif isinstance(move, Finish):
                     now[move.step] = Standing(move.state)
             if not moves:
-                place, one = draw.choice(to_submit(now))
+                place, one = draw.choice(to_submit(asked, now))
                 tries = list(now[place].tries)
                 tries[one.item] = Try(one.item, 1, draw.choice((COMPLETED, COMPLETED, FAILED)))
                 now[place] = Standing(RUNNING, tuple(tries))

@@ -3,6 +3,7 @@
 Pure: no clock, no network. ``det``, the SDK and the service use it alike.
 
 * :mod:`.references`: ``${steps.pretrain.best.checkpoint}``
+* :mod:`.conditions`: ``when: ${steps.pretrain.best.metrics.accuracy} > 0.9``
 * :mod:`.reading`: a document to a :class:`Plan`, or all of its mistakes
 * :mod:`.checking`: the configuration of each step, as far as it is known before the steps have run
 * :mod:`.resolving`: the configurations and the items of a step, once the steps before it have completed
@@ -12,7 +13,12 @@ from determined.common.pipeline.checking import check, some_examples
 from determined.common.pipeline.plan import Plan, Result, Step
 from determined.common.pipeline.reading import read
 from determined.common.pipeline.references import ReferenceError_
-from determined.common.pipeline.resolving import best_of, configuration, items
+from determined.common.pipeline.resolving import (
+    best_of,
+    configuration,
+    items,
+    skipped_because,
+)
 
 __all__ = [
     "Plan",
@@ -24,5 +30,6 @@ __all__ = [
     "configuration",
     "items",
     "read",
+    "skipped_because",
     "some_examples",
 ]

@@ -166,12 +166,7 @@ def _place(
 
 def _check_hparams(problems: Problems, path: Path, step: Step, steps: Mapping[str, Step]) -> None:
     """A hyperparameter that a step refers to is one of the other step's, and so its metric's name."""
-    parts = [
-        (("with",), step.overrides, True),
-        (("experiment",), step.config, False),
-        (("for_each",), step.for_each, True),
-    ]
-    for where, value, strict in parts:
+    for where, value, strict in step.parts():
         for at, text, _ in references.found_in(value, strict=strict):
             reference = references.parse(text)
             if reference.root != STEPS or reference.path[:1] != (HPARAMS,):
@@ -188,7 +183,7 @@ def _check_hparams(problems: Problems, path: Path, step: Step, steps: Mapping[st
                     names = [str(one) for one in here]
                     hint = nearest(key, names)
                     problems.add(
-                        (*path, *where, *at),
+                        (*path, where, *at),
                         f"{reference}: step {reference.step!r} has no hyperparameter {rest!r}"
                         + (f"; did you mean {hint!r}?" if hint else "")
                         + f" (allowed: {', '.join(names) or 'none'})",

@@ -15,7 +15,8 @@ class Step:
 
     ``config``: the configuration as it was given, with the ``overrides`` (``with``) not applied yet.
     ``needs``: the steps that must complete first, those that it refers to among them. ``code``: which of the
-    model definitions that are sent with the plan.
+    model definitions that are sent with the plan. ``max_concurrent``: of its experiments, at most this many
+    run at once. ``when``: the step is skipped unless this condition is true.
     """
 
     name: str
@@ -25,15 +26,21 @@ class Step:
     for_each: list[Any] | str | None = None
     cached: bool = False
     code: str | None = None
+    max_concurrent: int | None = None
+    when: str | None = None
+
+    def parts(self) -> Iterator[tuple[str, Any, bool]]:
+        """Each field that may hold references, its value, and whether every ``${…}`` in it is one."""
+        yield "with", self.overrides, True
+        yield "experiment", self.config, False
+        yield "for_each", self.for_each, True
+        yield "when", self.when, True
 
     def used(self) -> Iterator[references.Reference]:
         """Every reference in it. Raises ReferenceError_."""
-        for _, text, _ in references.found_in(self.overrides, strict=True):
-            yield references.parse(text)
-        for _, text, _ in references.found_in(self.config):
-            yield references.parse(text)
-        for _, text, _ in references.found_in(self.for_each, strict=True):
-            yield references.parse(text)
+        for _, value, strict in self.parts():
+            for _, text, _ in references.found_in(value, strict=strict):
+                yield references.parse(text)
 
     @property
     def items_are_public(self) -> bool:
@@ -64,6 +71,10 @@ class Step:
             found["cached"] = True
         if self.code is not None:
             found["code"] = self.code
+        if self.max_concurrent is not None:
+            found["max_concurrent"] = self.max_concurrent
+        if self.when is not None:
+            found["when"] = self.when
         return found
 
 
@@ -92,6 +103,8 @@ class Plan:
                     one.get("for_each"),
                     one.get("cached", False),
                     one.get("code"),
+                    one.get("max_concurrent"),
+                    one.get("when"),
                 )
                 for one in data["steps"]
             ),

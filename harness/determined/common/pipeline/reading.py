@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from determined.common.pipeline import references
+from determined.common.pipeline import conditions, references
 from determined.common.pipeline.plan import Plan, Step
 from determined.common.pipeline.references import ALL, ITEM, PARAMS, STEPS, ReferenceError_
 from determined.common.pipeline.resolving import check_items
@@ -20,11 +20,14 @@ from determined.expconf.problems import ConfigError, Problem, nearest, show
 FIELDS = ("name", "params", "model_dir", "steps")
 STEP_FIELDS = (
     *("name", "experiment", "model_dir", "include"),
-    *("needs", "with", "for_each", "cached"),
+    *("needs", "when", "with", "for_each", "max_concurrent", "cached"),
 )
 # What is sent: configurations instead of paths, and which files instead of directories.
 SENT_FIELDS = ("name", "steps")
-SENT_STEP_FIELDS = ("name", "experiment", "needs", "with", "for_each", "cached", "code")
+SENT_STEP_FIELDS = (
+    *("name", "experiment", "code"),
+    *("needs", "when", "with", "for_each", "max_concurrent", "cached"),
+)
 
 Load = Callable[[str], Document]
 """The configuration at a path that stands in the document. Raises ConfigError."""
@@ -205,6 +208,9 @@ class _Reader:
         if for_each is not None and not isinstance(for_each, list | str):
             problems.expected((*path, "for_each"), "a list, or a reference to one", for_each)
             for_each = None
+        most = given.get("max_concurrent")
+        if most is not None:
+            most = self._max_concurrent((*path, "max_concurrent"), most, for_each)
         if config is not None:
             config = self._with_params((*path, "experiment"), config, strict=False)
         return Step(
@@ -215,7 +221,31 @@ class _Reader:
             self._with_params((*path, "for_each"), for_each, strict=True),
             cached is True,
             code,
+            most,
+            self._when((*path, "when"), given.get("when")),
         )
+
+    def _when(self, path: Path, given: Any) -> str | None:
+        """The condition, with the parameters' values as they are written there."""
+        if given is None:
+            return None
+        if not isinstance(given, str | bool):
+            self.problems.expected(path, "a condition, which is a text", given)
+            return None
+        text = self._with_params(path, str(given), strict=True, literal=True)
+        try:
+            conditions.check(text)
+        except ReferenceError_ as error:
+            self.problems.refer(path, error)
+        return str(text)
+
+    def _max_concurrent(self, path: Path, most: Any, for_each: Any) -> int | None:
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            self.problems.expected(path, "a whole number from 1", most)
+            return None
+        if for_each is None:
+            self.problems.add(path, "this step has no for_each, so it is one experiment")
+        return most
 
     def _config(self, path: Path, given: Any, name: str) -> dict[str, Any] | None:
         if isinstance(given, str) and self.load is not None:
@@ -250,8 +280,9 @@ class _Reader:
             include = []
         self.files[name] = (folder, tuple(include))
 
-    def _with_params(self, path: Path, value: Any, *, strict: bool) -> Any:
-        """``value`` with its parameters put in, and every reference read once."""
+    def _with_params(self, path: Path, value: Any, *, strict: bool, literal: bool = False) -> Any:
+        """``value`` with its parameters put in (``literal``: as they are written in a condition), and every
+        reference read once."""
 
         def find(reference: references.Reference) -> Any:
             if reference.root != PARAMS:
@@ -264,7 +295,10 @@ class _Reader:
                     ", ".join(self.params) or "none",
                     nearest(name, self.params),
                 )
-            return self.params[name] if self.params[name] is not None else ""
+            found = self.params[name]
+            if literal:
+                return repr(found)
+            return found if found is not None else ""
 
         wrong = False
         for at, text, _ in references.found_in(value, strict=strict):
@@ -291,19 +325,16 @@ class _Reader:
                 what = "itself" if name == step.name else f"{name!r}, which is no step"
                 problems.unknown((*path, "needs", place), name, others, f"it needs {what}")
                 del needs[name]
-        used = [
-            ((*path, "with"), step.overrides, True),
-            ((*path, "experiment"), step.config, False),
-            ((*path, "for_each"), step.for_each, True),
-        ]
-        for where, value, strict in used:
+        for where, value, strict in step.parts():
             for at, text, whole in references.found_in(value, strict=strict):
                 try:
                     reference = references.parse(text)
                 except ReferenceError_:
                     continue  # it is among the mistakes already
-                place_of = (*where, *at)
-                if reference.root == ITEM and (step.for_each is None or where[-1] == "for_each"):
+                place_of = (*path, where, *at)
+                if reference.root == ITEM and where == "when":
+                    problems.add(place_of, f"{reference}: a condition is about the whole step")
+                elif reference.root == ITEM and (step.for_each is None or where == "for_each"):
                     problems.add(place_of, f"{reference}: this step has no for_each")
                 elif reference.root == STEPS and reference.step not in others:
                     problems.unknown(
@@ -314,7 +345,8 @@ class _Reader:
                     )
                 elif reference.root == STEPS:
                     needs[reference.step] = None
-                    self._check_which(place_of, reference, steps[reference.step], whole)
+                    is_value = whole or where == "when"
+                    self._check_which(place_of, reference, steps[reference.step], is_value)
         if isinstance(step.for_each, list):
             try:
                 check_items(step.for_each)
@@ -324,15 +356,7 @@ class _Reader:
             whole for _, _, whole in references.found_in(step.for_each, strict=True)
         ):
             problems.expected((*path, "for_each"), "a list, or a reference to one", step.for_each)
-        return Step(
-            step.name,
-            step.config,
-            step.overrides,
-            tuple(needs),
-            step.for_each,
-            step.cached,
-            step.code,
-        )
+        return replace(step, needs=tuple(needs))
 
     def _check_which(
         self, path: Path, reference: references.Reference, other: Step, whole: bool

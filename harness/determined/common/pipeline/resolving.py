@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from determined.common.pipeline import references
+from determined.common.pipeline import conditions, references
 from determined.common.pipeline.plan import Result, Step
 from determined.common.pipeline.references import (
     ALL,
@@ -35,6 +35,19 @@ def configuration(step: Step, results: Results, item: Any = NO_ITEM) -> dict[str
     for key, value in step.overrides.items():
         put(config, key, references.substitute(copy.deepcopy(value), find, strict=True))
     return dict(config)
+
+
+def skipped_because(step: Step, results: Results) -> str | None:
+    """Why the step is skipped; None: its condition, if it has one, is true. Raises ReferenceError_."""
+    if step.when is None:
+        return None
+
+    def find(reference: Reference) -> Any:
+        return value_of(reference, results, NO_ITEM)
+
+    if conditions.holds(step.when, find):
+        return None
+    return f"its condition is false: {conditions.shown(step.when, find)}"
 
 
 def items(step: Step, results: Results) -> list[Any]:
