@@ -77,8 +77,11 @@ def test_the_second_step_is_killed_and_resumed_and_so_is_the_flow(
             "hyperparameters.before": second.best.metrics.loss,
         },
     )
+    good = pipeline.Approval("good", "Good enough?", needs=[third])
+    publish = pipeline.Promotion("publish", "of-pipeline", third.best.checkpoint, needs=[good])
     session = cluster.session()
-    run = pipeline.send(session, pipeline.plan(pipeline.Pipeline("three", [first, second, third])))
+    steps = [first, second, third, good, publish]
+    run = pipeline.send(session, pipeline.plan(pipeline.Pipeline("three", steps)))
 
     def running() -> int | None:
         """The experiment of the second step."""
@@ -90,7 +93,8 @@ def test_the_second_step_is_killed_and_resumed_and_so_is_the_flow(
     cluster.det("experiment", "kill", str(killed))
     assert cluster.det("pipeline", "wait", str(run.id), check=False).returncode == 1
     failed = run.describe()
-    assert [one["state"] for one in failed["steps"]] == ["COMPLETED", "FAILED", "SKIPPED"]
+    states = [one["state"] for one in failed["steps"]]
+    assert states == ["COMPLETED", "FAILED", "SKIPPED", "SKIPPED", "SKIPPED"]
     assert failed["steps"][1]["reason"].endswith("was canceled: killed by the user")
     cluster.det("pipeline", "resume", str(run.id), "--detach")
     again = until("the second step again", running, show=run.describe)
@@ -98,10 +102,22 @@ def test_the_second_step_is_killed_and_resumed_and_so_is_the_flow(
     # The flow is killed; nothing is lost, and its run goes on.
     kill_flow(cluster, failed["flowRunId"])
     later.touch()
+
+    def asks() -> bool:
+        return str(run.describe()["state"]) == "WAITING_FOR_APPROVAL"
+
+    until("the question", asks, show=run.describe)
+    # No process waits for the answer.
+    prefect = Prefect(cluster)
+    prefect.wait(failed["flowRunId"])
+    cluster.det("pipeline", "approve", str(run.id))
     ended = run.wait()
     assert ended["state"] == "COMPLETED", ended
+    described = cluster.json("model", "describe", "of-pipeline", "--version", "champion")
+    promoted = described["modelVersion"]["checkpoint"]["uuid"]
+    assert promoted == ended["steps"][2]["experiments"][0]["best"]["checkpoint"]
     assert ended["flowRunId"] == failed["flowRunId"]
-    first_now, second_now, third_now = ended["steps"]
+    first_now, second_now, third_now, *_ = ended["steps"]
     assert first_now["experiments"] == failed["steps"][0]["experiments"]
     assert [one["id"] for one in second_now["earlierExperiments"]] == [killed]
     uuid = first_now["experiments"][0]["best"]["checkpoint"]
@@ -110,7 +126,6 @@ def test_the_second_step_is_killed_and_resumed_and_so_is_the_flow(
     assert best == [0.1, 0.2]
     assert third_now["experiments"][0]["best"]["hparams"]["before"] == 0.5
     # In Prefect it is one run, with every experiment as a subflow.
-    prefect = Prefect(cluster)
     prefect.wait(ended["flowRunId"])
     of = {"flow_runs": {"parent_flow_run_id": {"any_": [ended["flowRunId"]]}}}
     names = {one["name"] for one in prefect.call("/flow_runs/filter", of)}

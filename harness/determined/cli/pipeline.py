@@ -43,6 +43,7 @@ PIPELINES = (
 )
 STEPS = (
     Column("Step", "name"),
+    Column("Kind", lambda r: r.get("kind", "experiment"), spare=8),
     Column("State", "state"),
     Column("Needs", lambda r: ", ".join(r["needs"]), spare=5),
     Column("Experiments", lambda r: _experiments(r["experiments"])),
@@ -216,6 +217,8 @@ def describe(
 
 def _all_tries(found: Record, *, earlier: bool) -> Iterator[Record]:
     for step in found["steps"]:
+        if step.get("kind", "experiment") != "experiment":
+            continue
         tries = [*(step["earlierExperiments"] if earlier else ()), *step["experiments"]]
         for one in sorted(tries, key=lambda one: (one["index"], one["attempt"])):
             yield {"step": step["name"], **one}
@@ -234,6 +237,23 @@ def resume(
     talk(f"pipeline {pipeline_id} goes on")
     if not detach:
         _follow(run, json)
+
+
+@app.command("approve")
+def approve(
+    ctx: typer.Context,
+    pipeline_id: PipelineId,
+    step: Annotated[
+        str | None,
+        typer.Option("--step", help="which, when several steps wait", metavar="NAME"),
+    ] = None,
+    reject: Annotated[
+        bool, typer.Option("--reject", help="the step fails, and so does the pipeline")
+    ] = False,
+) -> None:
+    """Approve the step that waits for it, so that the steps that need it begin."""
+    name = _run(state(ctx), pipeline_id).approve(not reject, step)
+    talk(f"{'rejected' if reject else 'approved'} step {name} of pipeline {pipeline_id}")
 
 
 @app.command("cancel")

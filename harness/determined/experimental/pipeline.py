@@ -88,7 +88,7 @@ class Step:
     experiment: str | Path | Mapping[str, Any]
     model_dir: str | Path | None = None
     include: Sequence[str | Path] = ()
-    needs: Sequence[str | Step] = ()
+    needs: Sequence[str | AnyStep] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
     for_each: Sequence[Any] | Reference | None = None
     cached: bool = False
@@ -122,14 +122,79 @@ class Step:
             "experiment": _plain(config) if isinstance(config, Mapping) else str(config),
             "model_dir": None if self.model_dir is None else str(self.model_dir),
             "include": [str(one) for one in self.include],
-            "needs": [one.name if isinstance(one, Step) else one for one in self.needs],
+            "needs": _names(self.needs),
             "with": _plain(self.overrides),
             "for_each": None if self.for_each is None else _plain(self.for_each),
             "when": self.when,
             "max_concurrent": self.max_concurrent,
             "cached": self.cached,
         }
-        return {name: value for name, value in found.items() if value not in (None, [], {}, False)}
+        return _without_nothing(found)
+
+
+@dataclass
+class Approval:
+    """A person must approve before the steps that need this one begin: ``det pipeline approve``.
+
+    Args:
+        question: what the person decides.
+        needs, when: as of :class:`Step`.
+    """
+
+    name: str
+    question: str
+    needs: Sequence[str | AnyStep] = ()
+    when: str | None = None
+
+    def _to_data(self) -> dict[str, Any]:
+        return _without_nothing(
+            {
+                "name": self.name,
+                "approval": self.question,
+                "needs": _names(self.needs),
+                "when": self.when,
+            }
+        )
+
+
+@dataclass
+class Promotion:
+    """A checkpoint becomes the next version of a model, which is made if there is none.
+
+    Args:
+        checkpoint: such as ``train.best.checkpoint``.
+        alias: stands for the new version from then on; None: no alias is moved.
+        needs, when: as of :class:`Step`.
+    """
+
+    name: str
+    model: str
+    checkpoint: str | Reference
+    alias: str | None = "champion"
+    needs: Sequence[str | AnyStep] = ()
+    when: str | None = None
+
+    def _to_data(self) -> dict[str, Any]:
+        given = {"model": self.model, "checkpoint": str(self.checkpoint), "alias": self.alias}
+        return _without_nothing(
+            {
+                "name": self.name,
+                "promote": given,
+                "needs": _names(self.needs),
+                "when": self.when,
+            }
+        )
+
+
+AnyStep = Step | Approval | Promotion
+
+
+def _names(steps: Sequence[str | AnyStep]) -> list[str]:
+    return [one if isinstance(one, str) else one.name for one in steps]
+
+
+def _without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, [], {}, False)}
 
 
 @dataclass
@@ -137,7 +202,7 @@ class Pipeline:
     """Steps that take what earlier ones have found."""
 
     name: str
-    steps: Sequence[Step]
+    steps: Sequence[AnyStep]
 
     def to_data(self) -> dict[str, Any]:
         """As in YAML."""
@@ -298,6 +363,15 @@ class PipelineRun:
     def resume(self) -> None:
         """Tries again what failed, was skipped or was canceled. Raises APIException (409) while it runs."""
         self._session.post(f"{PIPELINES}/{self.id}/resume", json={})
+
+    def approve(self, approved: bool = True, step: str | None = None) -> str:
+        """Approves the step that waits for it, or (``approved=False``) rejects it; the step's name.
+
+        ``step`` must be given when several wait. Raises APIException (409) when none waits.
+        """
+        body = {"approve": approved, "step": step}
+        answer = self._session.post(f"{PIPELINES}/{self.id}/approve", json=body)
+        return str(answer["step"])
 
     def delete(self) -> None:
         """Deletes a pipeline that has ended. Its experiments stay."""

@@ -23,6 +23,7 @@ from determined_registry.models.changes import (
     set_archived,
     set_tags,
 )
+from determined_registry.models.checks import check_alias
 from determined_registry.models.errors import Conflict, Invalid, NotFound, RegistryError
 from determined_registry.models.versions import (
     change_version,
@@ -40,6 +41,7 @@ __all__ = [
     "change_metadata",
     "change_model",
     "change_version",
+    "check_alias",
     "create_model",
     "delete_alias",
     "delete_model",

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from determined.common.pipeline import Plan
+from determined.common.pipeline.kinds import APPROVAL
 
-# A pipeline is RUNNING and ends in one of the others. A step waits for those that it needs, and is SKIPPED
-# when one of these did not complete, or its condition is false. A try of an experiment waits for its
-# submission; STOPPING: its experiment is to be killed.
+# A pipeline is RUNNING, or AWAITING while all that is left waits for people, and ends in one of the others. A
+# step waits for those that it needs, and is SKIPPED when one of these did not complete, or its condition is
+# false. A try of an experiment waits for its submission; STOPPING: its experiment is to be killed.
 WAITING, RUNNING, STOPPING = "WAITING", "RUNNING", "STOPPING"
+AWAITING = "WAITING_FOR_APPROVAL"
+OPEN = (RUNNING, AWAITING)
 COMPLETED, FAILED, SKIPPED, CANCELED = "COMPLETED", "FAILED", "SKIPPED", "CANCELED"
 ENDED = (COMPLETED, FAILED, SKIPPED, CANCELED)
 
@@ -59,7 +62,14 @@ class End:
     reason: str
 
 
-Move = Expand | Finish | End
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Whatever is left waits for people, so no flow is needed until one of them has answered."""
+
+    reason: str
+
+
+Move = Expand | Finish | End | Await
 
 
 def next_moves(plan: Plan, standings: Sequence[Standing]) -> list[Move]:
@@ -80,7 +90,23 @@ def next_moves(plan: Plan, standings: Sequence[Standing]) -> list[Move]:
             moves.append(_finish(place, standing.tries))
     if not moves and all(state in ENDED for state in states.values()):
         moves.append(_end(states))
+    if not moves and (asking := _asking(plan, standings)):
+        moves.append(Await(f"waits for an approval: {', '.join(asking)}"))
     return moves
+
+
+def _asking(plan: Plan, standings: Sequence[Standing]) -> list[str]:
+    """The steps that wait for a person; none while anything else is to be done or waited for."""
+    left = [
+        (step, one.state)
+        for step, standing in zip(plan.steps, standings, strict=True)
+        if standing.state == RUNNING
+        for one in standing.tries
+        if one.state not in ENDED
+    ]
+    if all(step.kind == APPROVAL and state == RUNNING for step, state in left):
+        return [step.name for step, _ in left]
+    return []
 
 
 _HOW = {FAILED: "failed", SKIPPED: "was skipped", CANCELED: "was canceled"}
@@ -89,7 +115,7 @@ _HOW = {FAILED: "failed", SKIPPED: "was skipped", CANCELED: "was canceled"}
 def _finish(place: int, tries: Sequence[Try]) -> Finish:
     failed = [one for one in tries if one.state != COMPLETED]
     if not failed:
-        return Finish(place, COMPLETED, None)
+        return Finish(place, COMPLETED, tries[0].reason if len(tries) == 1 else None)
     reason = failed[0].reason or "no reason is known"
     if len(tries) > 1:
         reason = f"{len(failed)} of {len(tries)} experiments failed; the first: {reason}"

@@ -1,4 +1,4 @@
-"""What people do with a pipeline: cancel it, resume it, delete it."""
+"""What people do with a pipeline: approve a step, cancel it, resume it, delete it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from determined.common.pipeline.kinds import APPROVAL
 from determined_registry.database.tables import (
     experiments,
     model_definitions,
@@ -28,7 +29,7 @@ async def cancel(db: Database, pipeline_id: int, reason: str) -> None:
     """Ends the pipeline and kills its experiments. Raises NotFound; Conflict when it has ended."""
     async with changing(db) as change:
         row = await rows.lock(change.conn, pipeline_id)
-        if row.state != machine.RUNNING:
+        if row.state not in machine.OPEN:
             raise Conflict(
                 f"pipeline {pipeline_id} is {row.state}: only one that runs can be canceled"
             )
@@ -85,6 +86,47 @@ async def stop_all(db: Database) -> None:
 _STOPPING = sa.select(rows.x.pipeline_id).where(rows.x.state == machine.STOPPING).distinct()
 
 
+async def answer(db: Database, pipeline_id: int, name: str | None, username: str, yes: bool) -> str:
+    """A person approves the step that waits for it, or rejects it; the step's name.
+
+    ``name``: which one, when several wait. Raises NotFound, and Conflict when none waits.
+    """
+    async with changing(db) as change:
+        row = await rows.lock(change.conn, pipeline_id)
+        now = await rows.load(change.conn, row)
+        asking = {
+            step.name: (place, standing.tries[0])
+            for place, (step, standing) in enumerate(
+                zip(now.plan.steps, now.standings, strict=True)
+            )
+            if step.kind == APPROVAL
+            and standing.state == machine.RUNNING
+            and standing.tries[0].state == machine.RUNNING
+        }
+        if not asking:
+            raise Conflict(
+                f"pipeline {pipeline_id} is {row.state}: no step of it waits for an approval"
+            )
+        if name is None and len(asking) > 1:
+            raise Conflict(f"several steps wait for an approval, name one: {', '.join(asking)}")
+        chosen = next(iter(asking)) if name is None else name
+        if chosen not in asking:
+            raise Conflict(
+                f"step {name!r} of pipeline {pipeline_id} waits for no approval; these do: "
+                + ", ".join(asking)
+            )
+        place, one = asking[chosen]
+        how, state = ("approved", machine.COMPLETED) if yes else ("rejected", machine.FAILED)
+        reason = f"{how} by {username}"
+        await rows.set_try(change, pipeline_id, place, one, state, reason=reason)
+        if row.state == machine.AWAITING:
+            await rows.touch(change, pipeline_id, state=machine.RUNNING, reason=None)
+            await keeping.wake(change, keeping.PIPELINE, pipeline_id)
+        else:
+            await rows.touch(change, pipeline_id)
+    return chosen
+
+
 async def resume(db: Database, pipeline_id: int) -> None:
     """What failed or was canceled is tried again; what has completed stays.
 
@@ -126,7 +168,7 @@ async def delete(db: Database, pipeline_id: int) -> None:
     await stop(db, pipeline_id)
     async with changing(db) as change:
         row = await rows.lock(change.conn, pipeline_id)
-        if row.state == machine.RUNNING:
+        if row.state in machine.OPEN:
             raise Conflict(
                 f"pipeline {pipeline_id} runs: wait for its end, or cancel it "
                 f"(`det pipeline cancel {pipeline_id}`)"

@@ -46,11 +46,11 @@ class Pipeline:
 
 
 async def lock(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
-    """The pipeline's row, locked, with its owner's name and whether the owner is active. Raises NotFound."""
+    """The pipeline's row, locked, with its owner's name, activity and rights. Raises NotFound."""
     # What is joined is read by a second statement: the first would read it as it was before the wait.
     await conn.execute(sa.select(p.id).where(p.id == pipeline_id).with_for_update())
     found = await conn.execute(
-        sa.select(pipelines, users.c.username, users.c.active)
+        sa.select(pipelines, users.c.username, users.c.active, users.c.admin)
         .join(users, users.c.id == p.owner_id)
         .where(p.id == pipeline_id)
     )
@@ -82,7 +82,9 @@ async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
         for step in steps
     ]
     results = {
-        plan.steps[place].name: [Result(**one.result) for one in tries.get(place, ())]
+        plan.steps[place].name: [
+            Result(**one.result) for one in tries.get(place, ()) if one.result is not None
+        ]
         for place, step in enumerate(steps)
         if step.state == "COMPLETED"
     }

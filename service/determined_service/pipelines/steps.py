@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.pipeline import (
     ReferenceError_,
@@ -21,15 +22,16 @@ from determined.common.pipeline import (
     items,
     skipped_because,
 )
+from determined.common.pipeline.kinds import APPROVAL
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.settings import Settings
-from determined_service.pipelines import machine, results, rows
-from determined_service.pipelines.machine import End, Expand, Finish, Try
+from determined_service.pipelines import machine, promoting, results, rows
+from determined_service.pipelines.machine import Await, Expand, Finish, Try
 from determined_service.pipelines.rows import Pipeline
-from determined_service.state import states
+from determined_service.state import keeping, states
 from determined_service.state.change import Change, changing
 from determined_service.submission import cached, submit
 
@@ -73,15 +75,15 @@ async def _settle(change: Change, row: sa.Row[Any]) -> None:
                 await _expand(change, now, move.step)
             elif isinstance(move, Finish):
                 await rows.set_step(change, row.id, move.step, move.state, move.reason)
+            elif isinstance(move, Await):
+                await rows.touch(change, row.id, state=machine.AWAITING, reason=move.reason)
+                await keeping.ended(change, keeping.PIPELINE, row.id)
+                return
             else:
-                await _end(change, row.id, move)
+                await rows.end(change, row.id, move.state, move.reason)
                 return
         await rows.touch(change, row.id)
         now = await rows.load(change.conn, row)
-
-
-async def _end(change: Change, pipeline_id: int, move: End) -> None:
-    await rows.end(change, pipeline_id, move.state, move.reason)
 
 
 async def _conclude(change: Change, now: Pipeline) -> bool:
@@ -162,9 +164,12 @@ async def _expand(change: Change, now: Pipeline, place: int) -> None:
 
 
 async def _submit(db: Database, settings: Settings, now: Pipeline, place: int, one: Try) -> None:
-    """Submits the experiment of the try in the owner's name, unless another process has."""
+    """Begins the try in the owner's name, unless another process has."""
     try:
-        await _submit_one(db, settings, now, place, one)
+        if now.plan.steps[place].is_experiment:
+            await _submit_one(db, settings, now, place, one)
+        else:
+            await _do_one(db, now, place, one)
     except (ApiError, ReferenceError_) as error:
         if isinstance(error, ApiError) and error.status in (429, 503):
             raise
@@ -190,11 +195,7 @@ async def _submit_one(
         conn = change.conn
         if not await _is_open(change, row.id, place, one):
             return
-        if not (await rows.lock(conn, row.id)).active:
-            raise Conflict(
-                f"user {row.username}, in whose name this pipeline runs, is deactivated: let another user "
-                "submit it"
-            )
+        await _require_owner(conn, row.id)
         experiment_id = None
         if step.cached:
             wanted = now.plan.wants_checkpoint(step.name)
@@ -217,6 +218,35 @@ async def _submit_one(
         values = {"experiment_id": experiment_id, "cached": is_shared}
         await rows.set_try(change, row.id, place, one, machine.RUNNING, **values)
         await rows.touch(change, row.id)
+
+
+async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
+    """A step that is no experiment: asks a person, or promotes, once."""
+    step = now.plan.steps[place]
+    todo = configuration(step, now.results)
+    async with changing(db) as change:
+        if not await _is_open(change, now.row.id, place, one):
+            return
+        if step.kind == APPROVAL:
+            asks = f"{todo['question']} (det pipeline approve {now.row.id} --step {step.name})"
+            await rows.set_step(change, now.row.id, place, machine.RUNNING, asks)
+            await rows.set_try(change, now.row.id, place, one, machine.RUNNING)
+        else:
+            row = await _require_owner(change.conn, now.row.id)
+            done = await promoting.promote(change.conn, row, step.name, todo)
+            await rows.set_try(change, row.id, place, one, machine.COMPLETED, reason=done)
+        await rows.touch(change, now.row.id)
+
+
+async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
+    """The pipeline's row. Raises Conflict when its owner is deactivated."""
+    row = await rows.lock(conn, pipeline_id)
+    if not row.active:
+        raise Conflict(
+            f"user {row.username}, in whose name this pipeline runs, is deactivated: let another user "
+            "submit it"
+        )
+    return row
 
 
 async def _is_open(change: Change, pipeline_id: int, place: int, one: Try) -> bool:

@@ -12,9 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import Quotas
 from determined.common.pipeline import Plan, check, read, some_examples
+from determined.common.pipeline.kinds import PROMOTE
 from determined.common.wire import limits
 from determined.expconf import ConfigError, Document
 from determined_registry.database.tables import pipeline_steps, pipelines
+from determined_service.access.principal import Principal
 from determined_service.base import topics
 from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import hold_name
@@ -22,7 +24,7 @@ from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
-from determined_service.pipelines import machine
+from determined_service.pipelines import machine, promoting
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
 from determined_service.state import keeping
@@ -91,25 +93,27 @@ def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
 
 
 async def check_against(
-    conn: AsyncConnection, prepared: Prepared, settings: Settings, owner_id: int
+    conn: AsyncConnection, prepared: Prepared, settings: Settings, user: Principal
 ) -> list[str]:
     """Checks the steps against the database; what is not heeded of them where they will run, in words.
 
-    Raises BadRequest.
+    Raises BadRequest, Forbidden.
     """
     remarks: list[str] = []
     for step in prepared.plan.steps:
         try:
             if step.name in prepared.known:
                 submission, ready = prepared.known[step.name]
-                planned = await submit.plan(conn, submission, ready, settings, owner_id)
+                planned = await submit.plan(conn, submission, ready, settings, user.user_id)
                 config, pool, text = planned.config, planned.resource_pool, submission.config
                 more = planned.remarks
             elif step.name in prepared.examples:
                 config, text = prepared.examples[step.name], ""
                 pool, _ = await check_slots(conn, config, settings.cluster)
-                more = await require_rights(conn, config, pool, owner_id, settings)
+                more = await require_rights(conn, config, pool, user.user_id, settings)
             else:
+                if step.kind == PROMOTE:
+                    await promoting.check(conn, user, step.config)
                 continue
             found = await surroundings.remarks(conn, config, pool, original=text)
             remarks += [f"step {step.name}: {one}" for one in (*found, *more)]

@@ -339,6 +339,8 @@ _PIPELINE_ENDS: Mapping[str, tuple[str, str]] = {
     machine.COMPLETED: COMPLETED,
     machine.FAILED: FAILED,
     machine.CANCELED: CANCELLED,
+    # Its flow is not needed until somebody has answered.
+    machine.AWAITING: COMPLETED,
 }
 _RETRAINING_ENDS: Mapping[str, tuple[str, str]] = {runs.FAILED: FAILED, runs.CANCELED: CANCELLED}
 # Of which pipeline's run the experiment's is a subflow.

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from determined_service.access.dependencies import PipelineReader, may
@@ -46,8 +46,9 @@ class NewPipeline(WithFiles):
     """A pipeline, and the files of its steps."""
 
     pipeline: dict[str, Any] = Field(
-        description="`name` and `steps`; each step has `name` and `experiment` (a configuration), and may "
-        "have `needs`, `when`, `with`, `for_each`, `max_concurrent`, `cached`, and `code` (a name of "
+        description="`name` and `steps`; each step has `name` and one of `experiment` (a configuration), "
+        "`approval` (a question) and `promote` (`model`, `checkpoint`, `alias`), and may have `needs` and "
+        "`when`, experiments also `with`, `for_each`, `max_concurrent`, `cached`, and `code` (a name of "
         "`modelDefinitions`)."
     )
     modelDefinitions: dict[str, list[dict[str, Any]]] = Field(
@@ -86,7 +87,7 @@ async def create_pipeline(
         definitions = await aside(size, pack_several, given.modelDefinitions)
     prepared = await submitting.prepare(given.pipeline, definitions, settings)
     async with changing(db) as change:
-        remarks = await submitting.check_against(change.conn, prepared, settings, user.user_id)
+        remarks = await submitting.check_against(change.conn, prepared, settings, user)
         if given.validateOnly:
             return JsonResponse({"pipelineId": None, "remarks": remarks})
         pipeline_id = await submitting.store(
@@ -127,6 +128,26 @@ async def read_pipeline_of(pipeline_id: Id, user: PipelineReader, db: Db) -> Res
     if found is None:
         raise NotFound(f"pipeline {pipeline_id} does not exist")
     return JsonResponse({"pipeline": found})
+
+
+class Answer(BaseModel):
+    """``approve`` false: the step is rejected. ``step``: must be given when several wait."""
+
+    approve: bool
+    step: Annotated[str | None, Field(max_length=64)] = None
+
+
+@router.post(f"{PIPELINE}/approve")
+async def approve_step(
+    pipeline_id: Id,
+    given: Answer,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.PIPELINE, "approve a step of")],
+    db: Db,
+) -> Response:
+    """Approves the step that waits for it, or rejects it, which fails it; answers its name (`step`). 409 when
+    none waits."""
+    name = await people.answer(db, pipeline_id, given.step, user.username, given.approve)
+    return JsonResponse({"step": name})
 
 
 @router.post(f"{PIPELINE}/cancel")

@@ -96,6 +96,7 @@ async def find_pipeline(
         found.append(
             {
                 "name": asked.name,
+                "kind": asked.kind,
                 "state": step.state,
                 "reason": step.reason,
                 "needs": list(asked.needs),

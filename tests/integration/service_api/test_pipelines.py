@@ -245,6 +245,114 @@ async def test_a_step_whose_condition_is_false_is_skipped(pipes: Pipelines) -> N
     assert (await pipes.advance(one))["better"] == "SKIPPED"
 
 
+def promotion(of: str, **more: Any) -> dict[str, Any]:
+    return {"model": "digits", "checkpoint": f"${{steps.{of}.best.checkpoint}}", **more}
+
+
+async def test_a_person_approves_and_the_model_is_promoted_once(
+    pipes: Pipelines, service_app: FastAPI
+) -> None:
+    asks = {"name": "good", "approval": "Good enough?", "needs": ["a"]}
+    one = await pipes.submit(
+        step("a"),
+        asks,
+        {"name": "promote", "promote": promotion("a"), "needs": ["good"]},
+        {"name": "keep", "promote": promotion("a", alias=None)},
+    )
+    runs = FakeRuns("pipeline")
+    await keep(service_app, runs)
+    await pipes.advance(one)
+    await pipes.ask(one, "approve", 400)  # without an answer
+    answer = await pipes.user.post(f"/api/v1/pipelines/{one}/approve", json={"approve": True})
+    assert (answer.status_code, "no step of it waits" in answer.text) == (409, True)
+    stored = await pipes.complete((await pipes.experiments(one, "a"))[0], 0.75)
+    await pipes.advance(one)
+    now = await pipes.get(one)
+    assert (now["state"], now["reason"]) == ("WAITING_FOR_APPROVAL", "waits for an approval: good")
+    words = f"Good enough? (det pipeline approve {one} --step good)"
+    assert (now["steps"][1]["state"], now["steps"][1]["reason"]) == ("RUNNING", words)
+    # Its flow ends meanwhile, whatever became of its process.
+    runs.all_become("CRASHED")
+    await keep(service_app, runs)
+    assert list(runs.states.values()) == ["COMPLETED"]
+    ok(await pipes.user.delete(f"/api/v1/pipelines/{one}"), 409)
+
+    async def approve(**more: Any) -> int:
+        body = {"approve": True, **more}
+        return (await pipes.user.post(f"/api/v1/pipelines/{one}/approve", json=body)).status_code
+
+    assert await approve(step="a") == 409
+    # Of two who answer at once one has the word.
+    assert sorted(await asyncio.gather(approve(), approve(step="good"))) == [200, 409]
+    await keep(service_app, runs)
+    assert list(runs.states.values()) == ["SCHEDULED"]
+    await pipes.advance(one)
+    now = await pipes.get(one)
+    assert (now["state"], now["steps"][1]["reason"]) == ("COMPLETED", "approved by determined")
+    assert now["steps"][2]["reason"] == (
+        f"checkpoint {stored} is version 2 of model digits, its champion now"
+    )
+    listed = ok(await pipes.user.get("/api/v1/models/digits/versions"))["modelVersions"]
+    assert [x["checkpoint"]["uuid"] for x in listed] == [stored, stored]
+    assert listed[1]["metadata"] == {"pipeline": {"id": one, "step": "promote"}}
+
+
+async def test_who_rejects_fails_the_step_and_a_resumed_pipeline_asks_again(
+    pipes: Pipelines,
+) -> None:
+    one = await pipes.submit(
+        {"name": "good", "approval": "Good enough?"}, step("a", needs=["good"])
+    )
+    await pipes.advance(one)
+    for said, state in ((False, "FAILED"), (True, "RUNNING")):
+        body = {"approve": said}
+        ok(await pipes.user.post(f"/api/v1/pipelines/{one}/approve", json=body))
+        await pipes.advance(one)
+        now = await pipes.get(one)
+        assert now["state"] == state
+        if not said:
+            assert now["steps"][0]["reason"] == "rejected by determined"
+            await pipes.ask(one, "resume")
+            await pipes.advance(one)
+            assert (await pipes.get(one))["state"] == "WAITING_FOR_APPROVAL"
+    await pipes.ask(one, "cancel")
+    asks = await pipes.submit({"name": "good", "approval": "Good enough?"})
+    await pipes.advance(asks)
+    await pipes.ask(asks, "cancel")
+    assert (await pipes.get(asks))["state"] == "CANCELED"
+
+
+async def test_a_pipeline_promotes_only_what_its_owner_may(
+    pipes: Pipelines, agent: httpx.AsyncClient, service_app: FastAPI
+) -> None:
+    ok(await pipes.user.post("/api/v1/models", json={"name": "digits"}))
+    ok(await agent.post("/api/v1/users", json={"user": {"username": "mallory", "active": True}}))
+    async with client_of(service_app, None) as other:
+        login = {"username": "mallory", "password": "", "isHashed": False}
+        token = ok(await other.post("/api/v1/auth/login", json=login))["token"]
+        other.headers["Authorization"] = f"Bearer {token}"
+        steps = [step("a"), {"name": "p", "promote": promotion("a")}]
+        body = {"pipeline": {"name": "p", "steps": steps}, "modelDefinitions": {"0": CODE}}
+        answer = await other.post("/api/v1/pipelines", json=body)
+        assert (answer.status_code, "only its owner" in answer.text) == (403, True), answer.text
+        # The model comes to be after the pipeline was checked: the step is refused then.
+        steps[1]["promote"]["model"] = "other"
+        one = int(ok(await other.post("/api/v1/pipelines", json=body))["pipelineId"])
+    ok(await pipes.user.post("/api/v1/models", json={"name": "other"}))
+    await pipes.advance(one)
+    await pipes.complete((await pipes.experiments(one, "a"))[0], 0.75)
+    assert (await pipes.advance(one))["p"] == "FAILED"
+    assert "only its owner determined" in (await pipes.get(one))["steps"][1]["reason"]
+    bad = {"name": "p", "promote": promotion("a", alias="7")}
+    for steps in ([step("a"), bad],):
+        body["pipeline"] = {"name": "p", "steps": steps}
+        answer = await pipes.user.post("/api/v1/pipelines", json=body)
+        assert (answer.status_code, "step p: alias: '7' names a version" in answer.text) == (
+            400,
+            True,
+        )
+
+
 async def test_only_failed_items_are_tried_again(pipes: Pipelines) -> None:
     one = await pipes.submit(
         step("first"), step("then", needs=["first"]), step("other"), step("after", needs=["other"])

@@ -220,6 +220,7 @@ SHOWING = {
     "pipeline list": [],
     "pipeline describe": ["1", "--history"],
     "pipeline resume": ["1"],
+    "pipeline approve": ["1"],
     "pipeline cancel": ["1"],
     "pipeline delete": ["1"],
     "pipeline logs": ["1"],

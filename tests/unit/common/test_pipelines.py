@@ -70,6 +70,24 @@ WRONG = [
     (C + 'when: \'"${steps.a.best.trial}" == "1"\'', "write references without quotes"),
     (C + "when: '${steps.q.best.trial} > 1'", "there is no other step 'q'"),
     (C + "when: '${steps.a.best.hparams.lrr} > 1'", "no hyperparameter 'lrr'; did you mean 'lr'?"),
+    (HEAD + "- {name: c, approval: }", "steps[2].approval: expected a question, which is a text"),
+    (HEAD + "- {name: c, approval: x, with: {}}", "steps[2].with: unknown field"),
+    (HEAD + "- {name: c, approval: x, experiment: good.yaml}", "a step is one of experiment, "),
+    (
+        HEAD + "- {name: c, promote: m}",
+        "steps[2].promote: expected a mapping such as {model: digits",
+    ),
+    (HEAD + "- {name: c, promote: {modl: m, checkpoint: x, model: m}}", "did you mean 'model'?"),
+    (HEAD + "- {name: c, promote: {model: m}}", "steps[2].promote.checkpoint: expected a text"),
+    (
+        HEAD + "- {name: c, promote: {model: m, checkpoint: '${steps.a.best.chekpoint}'}}",
+        "p.yaml:5: steps[2].promote.checkpoint: ${steps.a.best.chekpoint}: unknown field of best",
+    ),
+    (
+        HEAD + "- {name: d, approval: x}\n- {name: c, experiment: good.yaml, "
+        "when: '${steps.d.best.trial} > 1'}",
+        "step 'd' is no experiment, so it finds nothing: name it in needs",
+    ),
     (C + "for_each: []", "0 items found, 1 to 100 are allowed"),
     (C + "for_each: x", "expected a list, or a reference to one, found 'x'"),
     (C + "with: {searcher.name: singl}", "p.yaml:7: steps[2].with.searcher.name: found 'singl'"),
@@ -247,6 +265,9 @@ def test_items_are_public_unless_they_may_be_secrets() -> None:
     assert (public.items_are_public, secret.items_are_public) == (True, False)
 
 
+PROMOTE = {"model": "digits", "checkpoint": "${steps.c.best.checkpoint}"}
+
+
 def test_python_says_the_same_as_yaml() -> None:
     config = load("good.yaml").data
     a = sdk.Step("a", config)
@@ -270,7 +291,15 @@ def test_python_says_the_same_as_yaml() -> None:
         when=f"{a.best.metrics.loss} < 1",
         cached=True,
     )
-    plan = sdk.plan(sdk.Pipeline("p", [a, b, c])).plan
+    d = sdk.Approval("d", "Good enough?", needs=[c])
+    e = sdk.Promotion("e", "digits", c.best.checkpoint, needs=[d])
+    f = sdk.Promotion("f", "digits", "${steps.c.best.checkpoint}", alias=None)
+    plan = sdk.plan(sdk.Pipeline("p", [a, b, c, d, e, f])).plan
+    assert [(one.kind, one.config, one.needs) for one in plan.steps[3:]] == [
+        ("approval", {"question": "Good enough?"}, ("c",)),
+        ("promote", {**PROMOTE, "alias": "champion"}, ("d", "c")),
+        ("promote", {**PROMOTE, "alias": None}, ("c",)),
+    ]
     assert plan.steps[2].needs == ("a", "b")
     assert plan.steps[2].overrides == {
         "hyperparameters.lr": "${steps.a.best.hparams.lr}",

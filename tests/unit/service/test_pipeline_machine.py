@@ -13,6 +13,7 @@ from determined_service.pipelines.machine import (
     RUNNING,
     SKIPPED,
     WAITING,
+    Await,
     End,
     Expand,
     Finish,
@@ -61,7 +62,7 @@ def test_a_step_fails_when_all_its_experiments_have_ended() -> None:
     assert next_moves(only, [standing(RUNNING, FAILED, RUNNING)]) == []
     (move,) = next_moves(only, [standing(RUNNING, FAILED, COMPLETED)])
     assert move == Finish(0, FAILED, "1 of 2 experiments failed; the first: failed")
-    assert next_moves(only, [standing(RUNNING, COMPLETED)]) == [Finish(0, COMPLETED, None)]
+    assert next_moves(only, [standing(RUNNING, COMPLETED)]) == [Finish(0, COMPLETED, "completed")]
 
 
 def test_dependent_steps_are_skipped_and_the_rest_goes_on() -> None:
@@ -73,6 +74,18 @@ def test_dependent_steps_are_skipped_and_the_rest_goes_on() -> None:
     # One whose condition was false is not a failure.
     now = [standing(one) for one in (COMPLETED, SKIPPED, COMPLETED, COMPLETED)]
     assert next_moves(both, now) == [End(COMPLETED, "3 of 4 steps completed, 1 skipped")]
+
+
+def test_a_pipeline_waits_for_people_once_nothing_else_is_left() -> None:
+    asked = Plan("p", (Step("a", {}), Step("b", {}, kind="approval"), Step("c", {}, needs=("b",))))
+    asks, waiting = standing(RUNNING, RUNNING), standing(WAITING)
+    assert next_moves(asked, [standing(RUNNING, RUNNING), asks, waiting]) == []
+    assert next_moves(asked, [standing(COMPLETED), standing(RUNNING, WAITING), waiting]) == []
+    (move,) = next_moves(asked, [standing(COMPLETED), asks, waiting])
+    assert move == Await("waits for an approval: b")
+    assert next_moves(asked, [standing(COMPLETED), standing(RUNNING, COMPLETED), waiting]) == [
+        Finish(1, COMPLETED, "completed")
+    ]
 
 
 def test_every_pipeline_comes_to_an_end() -> None:

@@ -55,7 +55,7 @@ def check(draft: Draft, most_items: int = limits.PIPELINE_ITEMS) -> None:
         _check_hparams(problems, path, step, {one.name: one for one in draft.plan.steps})
         try:
             for example in itertools.islice(examples(step, results), most_items):
-                if _check_one(problems, draft, path, step, example):
+                if step.is_experiment and _check_one(problems, draft, path, step, example):
                     break
         except ReferenceError_ as error:
             if not problems.found:  # otherwise it follows from these
@@ -65,10 +65,11 @@ def check(draft: Draft, most_items: int = limits.PIPELINE_ITEMS) -> None:
 
 
 def some_examples(draft: Draft) -> Iterator[tuple[Step, Example]]:
-    """One configuration of each step of a draft that :func:`check` has no mistake in."""
+    """One configuration of each experiment of a draft that :func:`check` has no mistake in."""
     results: dict[str, list[Result]] = {}
     for step in in_order(draft):
-        yield step, next(examples(step, results))
+        if step.is_experiment:
+            yield step, next(examples(step, results))
         results[step.name] = _results(step, results)
 
 

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from determined.common.pipeline import references
+from determined.common.pipeline import kinds, references
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One experiment, or one for each item of ``for_each`` (a list, or a reference to one).
 
-    ``config``: the configuration as it was given, with the ``overrides`` (``with``) not applied yet.
-    ``needs``: the steps that must complete first, those that it refers to among them. ``code``: which of the
-    model definitions that are sent with the plan. ``max_concurrent``: of its experiments, at most this many
-    run at once. ``when``: the step is skipped unless this condition is true.
+    By its ``kind`` it may be an approval or a promotion instead. ``config``: the configuration (of other
+    kinds, the mapping that says what to do) as it was given, with the ``overrides`` (``with``) not applied
+    yet. ``needs``: the steps that must complete first, those that it refers to among them. ``code``: which
+    of the model definitions that are sent with the plan. ``max_concurrent``: of its experiments, at most
+    this many run at once. ``when``: the step is skipped unless this condition is true.
     """
 
     name: str
@@ -28,11 +29,17 @@ class Step:
     code: str | None = None
     max_concurrent: int | None = None
     when: str | None = None
+    kind: str = kinds.EXPERIMENT
+
+    @property
+    def is_experiment(self) -> bool:
+        """Whether it runs experiments, of which other steps can take what they have found."""
+        return self.kind == kinds.EXPERIMENT
 
     def parts(self) -> Iterator[tuple[str, Any, bool]]:
         """Each field that may hold references, its value, and whether every ``${…}`` in it is one."""
         yield "with", self.overrides, True
-        yield "experiment", self.config, False
+        yield self.kind, self.config, not self.is_experiment
         yield "for_each", self.for_each, True
         yield "when", self.when, True
 
@@ -60,7 +67,7 @@ class Step:
 
     def to_json(self) -> dict[str, Any]:
         """As :func:`~determined.common.pipeline.reading.read` reads it."""
-        found: dict[str, Any] = {"name": self.name, "experiment": self.config}
+        found: dict[str, Any] = {"name": self.name, self.kind: self.config}
         if self.overrides:
             found["with"] = self.overrides
         if self.needs:
@@ -78,6 +85,22 @@ class Step:
         return found
 
 
+def _step_from(data: Mapping[str, Any]) -> Step:
+    kind = next(one for one in kinds.KINDS if one in data)
+    return Step(
+        data["name"],
+        data[kind],
+        data.get("with", {}),
+        tuple(data.get("needs", ())),
+        data.get("for_each"),
+        data.get("cached", False),
+        data.get("code"),
+        data.get("max_concurrent"),
+        data.get("when"),
+        kind,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Steps in the order in which they were written; their needs make no circle."""
@@ -92,23 +115,7 @@ class Plan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """What :meth:`to_json` wrote, which was checked then."""
-        return cls(
-            data["name"],
-            tuple(
-                Step(
-                    one["name"],
-                    one["experiment"],
-                    one.get("with", {}),
-                    tuple(one.get("needs", ())),
-                    one.get("for_each"),
-                    one.get("cached", False),
-                    one.get("code"),
-                    one.get("max_concurrent"),
-                    one.get("when"),
-                )
-                for one in data["steps"]
-            ),
-        )
+        return cls(data["name"], tuple(_step_from(one) for one in data["steps"]))
 
     def wants_checkpoint(self, name: str) -> bool:
         """Whether another step takes a checkpoint of the step ``name``."""

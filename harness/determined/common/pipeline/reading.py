@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from determined.common.pipeline import conditions, references
+from determined.common.pipeline.kinds import COMMON, EXPERIMENT, KINDS, mistakes, read_value
 from determined.common.pipeline.plan import Plan, Step
 from determined.common.pipeline.references import ALL, ITEM, PARAMS, STEPS, ReferenceError_
 from determined.common.pipeline.resolving import check_items
@@ -18,16 +19,8 @@ from determined.expconf.paths import Path
 from determined.expconf.problems import ConfigError, Problem, nearest, show
 
 FIELDS = ("name", "params", "model_dir", "steps")
-STEP_FIELDS = (
-    *("name", "experiment", "model_dir", "include"),
-    *("needs", "when", "with", "for_each", "max_concurrent", "cached"),
-)
 # What is sent: configurations instead of paths, and which files instead of directories.
 SENT_FIELDS = ("name", "steps")
-SENT_STEP_FIELDS = (
-    *("name", "experiment", "code"),
-    *("needs", "when", "with", "for_each", "max_concurrent", "cached"),
-)
 
 Load = Callable[[str], Document]
 """The configuration at a path that stands in the document. Raises ConfigError."""
@@ -180,13 +173,18 @@ class _Reader:
         if not isinstance(given, dict):
             problems.expected(path, "a mapping such as {name: …, experiment: …}", given)
             return None
-        problems.keys(path, given, STEP_FIELDS if self.load else SENT_STEP_FIELDS)
+        found = [kind for kind in KINDS if kind in given]
+        problems.keys(path, given, self._fields(found))
+        if len(found) > 1:
+            problems.add(path, f"a step is one of {', '.join(KINDS)}: found {' and '.join(found)}")
+            return None
         name = given.get("name")
         if not isinstance(name, str) or not references.NAME.fullmatch(name):
             what = "a name of letters, digits, _ and -, at most 64, the first one a letter"
             problems.expected((*path, "name"), what, name)
             return None
-        config = self._config((*path, "experiment"), given.get("experiment"), name)
+        kind = found[0] if found else EXPERIMENT
+        config = self._config((*path, kind), kind, given.get(kind), name)
         overrides = given.get("with") or {}
         if not isinstance(overrides, dict):
             problems.expected((*path, "with"), "a mapping of a.b.c to values", overrides)
@@ -199,7 +197,10 @@ class _Reader:
         cached = given.get("cached", False)
         if not isinstance(cached, bool):
             problems.expected((*path, "cached"), "true or false", cached)
-        self._read_files(path, given, name)
+        if kind == EXPERIMENT:
+            self._read_files(path, given, name)
+        else:
+            self.files[name] = (None, ())
         code = given.get("code")
         if code is not None and not isinstance(code, str):
             problems.expected((*path, "code"), "a text", code)
@@ -212,7 +213,7 @@ class _Reader:
         if most is not None:
             most = self._max_concurrent((*path, "max_concurrent"), most, for_each)
         if config is not None:
-            config = self._with_params((*path, "experiment"), config, strict=False)
+            config = self._with_params((*path, kind), config, strict=kind != EXPERIMENT)
         return Step(
             name,
             config or {},
@@ -223,7 +224,16 @@ class _Reader:
             code,
             most,
             self._when((*path, "when"), given.get("when")),
+            kind,
         )
+
+    def _fields(self, found: list[str]) -> list[str]:
+        """The fields that a step of the kinds ``found`` may have."""
+        more = [field for kind in found or KINDS for field in KINDS[kind].fields]
+        if not self.load:
+            # Files are sent, in the place of the directories that they were in.
+            more = [field for field in more if field not in ("model_dir", "include")] + ["code"]
+        return [*COMMON, *KINDS, *more]
 
     def _when(self, path: Path, given: Any) -> str | None:
         """The condition, with the parameters' values as they are written there."""
@@ -247,7 +257,9 @@ class _Reader:
             self.problems.add(path, "this step has no for_each, so it is one experiment")
         return most
 
-    def _config(self, path: Path, given: Any, name: str) -> dict[str, Any] | None:
+    def _config(self, path: Path, kind: str, given: Any, name: str) -> dict[str, Any] | None:
+        if kind != EXPERIMENT:
+            return self._value(path, kind, given)
         if isinstance(given, str) and self.load is not None:
             try:
                 found = self.load(given)
@@ -267,6 +279,17 @@ class _Reader:
         what = "an experiment configuration" + (", or the path of one" if self.load else "")
         self.problems.expected(path, what, given)
         return None
+
+    def _value(self, path: Path, kind: str, given: Any) -> dict[str, Any] | None:
+        """What a step that is no experiment is to do."""
+        value = read_value(kind, given)
+        if not isinstance(value, dict):
+            self.problems.expected(path, KINDS[kind].value, given)
+            return None
+        self.problems.keys(path, value, KINDS[kind].texts)
+        for name, what, found in mistakes(kind, value):
+            self.problems.expected((*path, name), what, found)
+        return value
 
     def _read_files(self, path: Path, given: dict[str, Any], name: str) -> None:
         folder = given.get("model_dir", self.data.get("model_dir"))
@@ -345,6 +368,12 @@ class _Reader:
                     )
                 elif reference.root == STEPS:
                     needs[reference.step] = None
+                    if not steps[reference.step].is_experiment:
+                        problems.add(
+                            place_of,
+                            f"{reference}: step {reference.step!r} is no experiment, so it finds nothing: "
+                            "name it in needs, to begin after it",
+                        )
                     is_value = whole or where == "when"
                     self._check_which(place_of, reference, steps[reference.step], is_value)
         if isinstance(step.for_each, list):

@@ -26,12 +26,15 @@ NO_ITEM = object()
 
 
 def configuration(step: Step, results: Results, item: Any = NO_ITEM) -> dict[str, Any]:
-    """The step's configuration for ``item``. Raises ReferenceError_."""
+    """The step's configuration for ``item``; of a step that is no experiment, what it is to do.
+
+    Raises ReferenceError_.
+    """
 
     def find(reference: Reference) -> Any:
         return value_of(reference, results, item)
 
-    config = references.substitute(copy.deepcopy(step.config), find)
+    config = references.substitute(copy.deepcopy(step.config), find, strict=not step.is_experiment)
     for key, value in step.overrides.items():
         put(config, key, references.substitute(copy.deepcopy(value), find, strict=True))
     return dict(config)

@@ -1,0 +1,87 @@
+"""Steps that promote: a checkpoint becomes a model's next version, and an alias stands for it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from determined_registry import models as registry
+from determined_service.access.principal import ALLOCATION, USER, AllocationRef, Principal
+from determined_service.access.rules import Action, authorise
+from determined_service.access.targets import Kind, Target, find_owners, missing
+from determined_service.base.errors import BadRequest
+from determined_service.lifecycle import models as modelling
+
+
+async def check(conn: AsyncConnection, subject: Principal, todo: dict[str, Any]) -> None:
+    """What can be known before the step: the alias is a name, and the subject may change the model.
+
+    Raises BadRequest, Forbidden.
+    """
+    if todo["alias"] is not None:
+        try:
+            registry.check_alias(todo["alias"])
+        except registry.Invalid as error:
+            raise BadRequest(str(error)) from None
+    action = Action.REGISTER if todo["alias"] is None else Action.CHANGE
+    owners = await find_owners(conn, Kind.MODEL, [todo["model"]])
+    for model, owner in owners.items():
+        authorise(subject, action, Target(Kind.MODEL, model, owner))
+
+
+async def promote(
+    conn: AsyncConnection, pipeline: sa.Row[Any], step: str, todo: dict[str, Any]
+) -> str:
+    """Registers the version and moves the alias, in the name of the (locked) pipeline's owner; in words, what
+    it has done. The model is made if there is none.
+
+    Raises BadRequest, NotFound, Forbidden, Conflict.
+    """
+    owner = _subject(pipeline)
+    name, alias = todo["model"], todo["alias"]
+    await check(conn, owner, todo)
+    try:
+        checkpoint = uuid.UUID(todo["checkpoint"])
+    except ValueError:
+        raise BadRequest(f"promote: checkpoint {todo['checkpoint']!r} is not a UUID") from None
+    owners = await find_owners(conn, Kind.CHECKPOINT, [checkpoint])
+    if checkpoint not in owners:
+        raise missing(Kind.CHECKPOINT, [checkpoint])
+    authorise(owner, Action.REGISTER, Target(Kind.CHECKPOINT, checkpoint, owners[checkpoint]))
+    if not await find_owners(conn, Kind.MODEL, [name]):
+        await modelling.apply(
+            conn,
+            registry.create_model,
+            name,
+            pipeline.owner_id,
+            submitted_by=pipeline.submitted_by,
+        )
+    made = await modelling.apply(
+        conn,
+        registry.register_version,
+        name,
+        checkpoint,
+        pipeline.owner_id,
+        comment=f"pipeline {pipeline.id}, step {step}",
+        metadata={"pipeline": {"id": pipeline.id, "step": step}},
+    )
+    done = f"checkpoint {checkpoint} is version {made.version} of model {name}"
+    if alias is None:
+        return done
+    before = await modelling.apply(
+        conn, registry.set_alias, name, alias, made.version, pipeline.owner_id
+    )
+    return f"{done}, its {alias} now" + (f" (before: version {before})" if before else "")
+
+
+def _subject(pipeline: sa.Row[Any]) -> Principal:
+    """In whose name a pipeline promotes: its owner's; one that a task's process submitted may no more than
+    that task."""
+    task = pipeline.submitted_by
+    if task is None:
+        return Principal(USER, pipeline.owner_id, pipeline.username, pipeline.admin)
+    own = AllocationRef(f"of pipeline {pipeline.id}", task, None, None, 0)
+    return Principal(ALLOCATION, pipeline.owner_id, pipeline.username, False, own)
