@@ -217,8 +217,6 @@ def describe(
 
 def _all_tries(found: Record, *, earlier: bool) -> Iterator[Record]:
     for step in found["steps"]:
-        if step.get("kind", "experiment") != "experiment":
-            continue
         tries = [*(step["earlierExperiments"] if earlier else ()), *step["experiments"]]
         for one in sorted(tries, key=lambda one: (one["index"], one["attempt"])):
             yield {"step": step["name"], **one}

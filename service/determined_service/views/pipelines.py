@@ -89,7 +89,7 @@ async def find_pipeline(
     found = []
     for step, asked in zip(steps, plan.steps, strict=True):
         items = step.items if sees_all or asked.items_are_public else None
-        mine = tries.get(step.step, [])
+        mine = tries.get(step.step, []) if asked.is_experiment else []
         last = {one.item: one.attempt for one in mine}
         experiments = [_experiment(one, items) for one in mine if last[one.item] == one.attempt]
         earlier = [_experiment(one, items) for one in mine if last[one.item] != one.attempt]
