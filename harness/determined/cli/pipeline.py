@@ -39,6 +39,8 @@ PIPELINES = (
     Column("Steps", lambda r: f"{r['completedSteps']}/{r['stepCount']}"),
     Column("Started", f.field("startTime", f.time), spare=6),
     Column("Ended", f.field("endTime", f.time), spare=7),
+    Column("Again Of", "againOf", spare=3),
+    Column("Next", f.field("nextTime", f.time), spare=4),
     Column("Reason", "reason"),
 )
 STEPS = (
@@ -235,6 +237,51 @@ def resume(
     talk(f"pipeline {pipeline_id} goes on")
     if not detach:
         _follow(run, json)
+
+
+@app.command("again")
+def again(
+    ctx: typer.Context,
+    pipeline_id: PipelineId,
+    detach: Annotated[
+        bool, typer.Option("-d", "--detach", help="print the new pipeline's ID and exit")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run a pipeline again from its beginning, with the same plan and code, and follow it."""
+    made = _run(state(ctx), pipeline_id).again()
+    talk(f"pipeline {made.id} runs pipeline {pipeline_id} again")
+    if detach:
+        echo(str(made.id))
+    else:
+        _follow(made, json)
+
+
+@app.command("schedule")
+def schedule(
+    ctx: typer.Context,
+    pipeline_id: PipelineId,
+    cron: Annotated[str | None, typer.Option("--cron", help="five fields", metavar="CRON")] = None,
+    interval: Annotated[
+        float | None, typer.Option("--interval", help="seconds", metavar="S")
+    ] = None,
+    rrule: Annotated[str | None, typer.Option("--rrule", help="FREQ=…", metavar="RULE")] = None,
+    timezone: Annotated[
+        str | None, typer.Option("--timezone", help="such as Europe/Berlin; default: UTC")
+    ] = None,
+    off: Annotated[bool, typer.Option("--off", help="run it again no more")] = False,
+) -> None:
+    """Have a pipeline run again on a schedule, each time as a new pipeline."""
+    run = _run(state(ctx), pipeline_id)
+    given = [cron, interval, rrule]
+    if sum(one is not None for one in given) != (0 if off else 1):
+        raise CliError("give one of --cron, --interval, --rrule and --off")
+    if off:
+        run.delete_schedule()
+        talk(f"pipeline {pipeline_id} has no schedule any more")
+        return
+    following = run.set_schedule(cron=cron, interval_s=interval, rrule=rrule, timezone=timezone)
+    talk(f"pipeline {pipeline_id} runs again at {f.time(following)}")
 
 
 @app.command("approve")

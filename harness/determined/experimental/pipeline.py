@@ -373,6 +373,31 @@ class PipelineRun:
         answer = self._session.post(f"{PIPELINES}/{self.id}/approve", json=body)
         return str(answer["step"])
 
+    def again(self) -> PipelineRun:
+        """Runs it again from its beginning, as a new pipeline with the same plan and code."""
+        answer = self._session.post(f"{PIPELINES}/{self.id}/again", json={})
+        return PipelineRun(int(answer["pipelineId"]), self._session)
+
+    def set_schedule(
+        self,
+        *,
+        cron: str | None = None,
+        interval_s: float | None = None,
+        rrule: str | None = None,
+        timezone: str | None = None,
+    ) -> str:
+        """Has it run again whenever ``cron``, ``interval_s`` or ``rrule`` says so; the next time.
+
+        Raises BadRequestException.
+        """
+        given = {"cron": cron, "interval_s": interval_s, "rrule": rrule, "timezone": timezone}
+        body = {name: value for name, value in given.items() if value is not None}
+        return str(self._session.put(f"{PIPELINES}/{self.id}/schedule", json=body)["nextTime"])
+
+    def delete_schedule(self) -> None:
+        """Has it run again no more; what runs goes on."""
+        self._session.delete(f"{PIPELINES}/{self.id}/schedule")
+
     def delete(self) -> None:
         """Deletes a pipeline that has ended. Its experiments stay."""
         self._session.delete(f"{PIPELINES}/{self.id}")

@@ -1,10 +1,4 @@
-"""Begins the runs of retrainings when their time has come or an event has happened.
-
-Runs in the leading service process (:mod:`determined_service.loops.runtime`); every pass may be repeated.
-The schedule is the service's own: its next time is a row, which the transaction that begins a run moves on.
-So what was missed while the cluster was down is caught up once. (Prefect makes no runs for times at which its
-server was down, and starts every late one.)
-"""
+"""Begins the runs of retrainings when their time has come or an event has happened."""
 
 from __future__ import annotations
 
@@ -20,36 +14,23 @@ from determined_registry.database.tables import retraining_runs, retrainings
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
-from determined_service.base.hub import Hub, wait_at_most
+from determined_service.loops.due import PASS_S, Due
 from determined_service.retraining import events, runs
 from determined_service.retraining.plans import Plan
 from determined_service.state.change import changing, reader
 
 logger = logging.getLogger(__name__)
 
-PASS_S = 5.0
-
 r = retraining_runs.c
 t = retrainings.c
 
 
-class DueRetrainings:
-    """One per cluster (the leader's), where there is a Prefect."""
+class DueRetrainings(Due):
+    topic = topics.RETRAININGS
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._next_look = 0.0
-
-    async def run(self, hub: Hub) -> None:
-        """Repeats passes for ever: at once when a retraining has changed, else every few seconds."""
-        with hub.subscribe([topics.RETRAININGS]) as event:
-            while True:
-                event.clear()
-                try:
-                    await self.run_pass()
-                except sa.exc.OperationalError as error:
-                    logger.warning("retrainings wait: %s", error)
-                await wait_at_most(event, PASS_S)
 
     async def run_pass(self) -> None:
         """Begins what is due."""

@@ -21,6 +21,7 @@ from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
 from determined_service.deleting import notebook_files
+from determined_service.loops.due_pipelines import DuePipelines
 from determined_service.loops.due_retrainings import DueRetrainings
 from determined_service.loops.reconciler import GAP_S, PASS_S, Reconciler
 from determined_service.prefect.gateway import PrefectGateway, import_prefect
@@ -94,7 +95,8 @@ async def _lead(
             tasks.create_task(mirror.run(), name="mirror")
             tasks.create_task(pages.run(), name="pages of runs")
             tasks.create_task(Keeper(db, gateway, settings).run(hub), name="keeper of runs")
-            tasks.create_task(DueRetrainings(db).run(hub), name="retrainings")
+            for due in (DueRetrainings(db), DuePipelines(db)):
+                tasks.create_task(due.run(hub), name=due.topic)
             tasks.create_task(WorkPools(db, gateway, settings).run(hub), name="work pools")
         rule = notebook_files.apply_rule_forever(db, settings)
         tasks.create_task(rule, name="kept files of notebooks")

@@ -5,5 +5,7 @@
 * :mod:`.results`: what a completed experiment has found
 * :mod:`.submitting`: a new pipeline, checked and stored
 * :mod:`.steps`: what is done, each thing once, in one transaction
-* :mod:`.people`: what people do: cancel, resume, delete
+* :mod:`.promoting`: steps that promote
+* :mod:`.repeating`: pipelines that run again, on a schedule
+* :mod:`.people`: what people do: approve, cancel, resume, delete
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from determined_registry.database.tables import (
 )
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
-from determined_service.pipelines.machine import ENDED, Standing, Try
+from determined_service.pipelines.machine import ENDED, RUNNING, WAITING, Standing, Try
 from determined_service.state import keeping
 from determined_service.state.change import Change
 
@@ -89,6 +90,25 @@ async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
         if step.state == "COMPLETED"
     }
     return Pipeline(row, plan, steps, standings, results)
+
+
+async def insert(change: Change, hashes: Sequence[str | None], **values: Any) -> int:
+    """A new pipeline, which begins; its id. ``hashes``: of each step's code."""
+    conn = change.conn
+    made = await conn.execute(
+        sa.insert(pipelines).values(state=RUNNING, changes=1, **values).returning(p.id)
+    )
+    pipeline_id = int(made.scalar_one())
+    await conn.execute(
+        sa.insert(pipeline_steps),
+        [
+            {"pipeline_id": pipeline_id, "step": place, "state": WAITING, "model_def_hash": code}
+            for place, code in enumerate(hashes)
+        ],
+    )
+    await keeping.want(change, keeping.PIPELINE, pipeline_id)
+    change.notify(topics.pipeline(pipeline_id))
+    return pipeline_id
 
 
 async def touch(change: Change, pipeline_id: int, **values: Any) -> None:

@@ -15,19 +15,17 @@ from determined.common.pipeline import Plan, check, read, some_examples
 from determined.common.pipeline.kinds import PROMOTE
 from determined.common.wire import limits
 from determined.expconf import ConfigError, Document
-from determined_registry.database.tables import pipeline_steps, pipelines
+from determined_registry.database.tables import pipelines
 from determined_service.access.principal import Principal
-from determined_service.base import topics
 from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
-from determined_service.pipelines import machine, promoting
+from determined_service.pipelines import promoting, rows
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
-from determined_service.state import keeping
 from determined_service.state.change import Change
 from determined_service.submission import submit
 from determined_service.submission.definition_store import store_definition
@@ -154,34 +152,18 @@ async def store(
     for name, definition in definitions.items():
         if name in used:
             is_new |= await store_definition(conn, definition, owner_id)
-    made = await conn.execute(
-        sa.insert(pipelines)
-        .values(
-            name=prepared.plan.name,
-            owner_id=owner_id,
-            submitted_by=submitted_by,
-            plan=prepared.text,
-            state=machine.RUNNING,
-            idempotency_key=key,
-            changes=1,
-        )
-        .returning(pipelines.c.id)
-    )
-    pipeline_id = int(made.scalar_one())
-    await conn.execute(
-        sa.insert(pipeline_steps),
+    pipeline_id = await rows.insert(
+        change,
         [
-            {
-                "pipeline_id": pipeline_id,
-                "step": place,
-                "state": machine.WAITING,
-                "model_def_hash": None if step.code is None else definitions[step.code].hash,
-            }
-            for place, step in enumerate(prepared.plan.steps)
+            None if step.code is None else definitions[step.code].hash
+            for step in prepared.plan.steps
         ],
+        name=prepared.plan.name,
+        owner_id=owner_id,
+        submitted_by=submitted_by,
+        plan=prepared.text,
+        idempotency_key=key,
     )
-    await keeping.want(change, keeping.PIPELINE, pipeline_id)
-    change.notify(topics.pipeline(pipeline_id))
     if is_new:
         await require_room(conn, quotas, owner_id, "model_definition_bytes")
     return pipeline_id

@@ -19,9 +19,10 @@ from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, IdempotencyKey
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
-from determined_service.pipelines import people, submitting
+from determined_service.pipelines import people, repeating, rows, submitting
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
+from determined_service.retraining.plans import Schedule
 from determined_service.state.change import changing, reader
 from determined_service.submission.model_definition import content_size
 from determined_service.submission.unpacking import pack_several
@@ -34,6 +35,7 @@ from determined_service.views.pipelines import (
     pipeline_json,
     select_pipelines,
 )
+from determined_service.views.values import moment
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
@@ -169,6 +171,38 @@ async def resume_pipeline(
 ) -> Response:
     """Tries again what failed, was skipped or was canceled; what has completed stays. 409 while it runs."""
     await people.resume(db, pipeline_id)
+    return JsonResponse({})
+
+
+@router.post(f"{PIPELINE}/again")
+async def run_again(
+    pipeline_id: Id,
+    user: Annotated[Principal, may(Action.CHANGE, Kind.PIPELINE, "run again")],
+    db: Db,
+) -> Response:
+    """Runs it again from its beginning, with the same plan and code and in its owner's name; answers the
+    new pipeline's id (`pipelineId`)."""
+    async with changing(db) as change:
+        row = await rows.lock(change.conn, pipeline_id)
+        made = await repeating.again(change, row)
+    return JsonResponse({"pipelineId": made})
+
+
+Scheduler = Annotated[Principal, may(Action.CHANGE, Kind.PIPELINE, "schedule")]
+
+
+@router.put(f"{PIPELINE}/schedule")
+async def set_schedule(pipeline_id: Id, given: Schedule, user: Scheduler, db: Db) -> Response:
+    """Has it run again whenever the schedule says so; answers when it does next (`nextTime`)."""
+    schedule = given.model_dump(exclude_none=True)
+    following = await repeating.set_schedule(db, pipeline_id, schedule)
+    return JsonResponse({"nextTime": moment(following)})
+
+
+@router.delete(f"{PIPELINE}/schedule")
+async def delete_schedule(pipeline_id: Id, user: Scheduler, db: Db) -> Response:
+    """It runs again no more; what runs goes on."""
+    await repeating.set_schedule(db, pipeline_id, None)
     return JsonResponse({})
 
 

@@ -55,6 +55,9 @@ def pipeline_json(row: sa.Row[Any]) -> dict[str, Any]:
         "stepCount": row.steps,
         "completedSteps": row.completed,
         "flowRunId": row.flow_run_id and str(row.flow_run_id),
+        "againOf": row.again_of,
+        "schedule": row.schedule,
+        "nextTime": moment(row.next_at),
         "startTime": moment(row.started_at),
         "endTime": moment(row.ended_at),
     }

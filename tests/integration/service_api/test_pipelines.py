@@ -25,6 +25,7 @@ from determined_registry.database.tables import (
     pipelines,
     trials,
 )
+from determined_service.loops.due_pipelines import DuePipelines
 from determined_service.pipelines import people, rows
 from determined_service.prefect.gateway import Gateway
 from determined_service.prefect.keeper import MAX_INTERRUPTIONS
@@ -351,6 +352,68 @@ async def test_a_pipeline_promotes_only_what_its_owner_may(
             400,
             True,
         )
+
+
+async def test_a_pipeline_runs_again_by_hand_and_on_its_schedule(pipes: Pipelines) -> None:
+    first = await pipes.submit(step("a"), step("b", needs=["a"]))
+    again = int((await pipes.ask(first, "again"))["pipelineId"])
+    for one in (first, again):
+        await pipes.advance(one)
+    (mine,), (other,) = [await pipes.experiments(one, "a") for one in (first, again)]
+    assert mine != other
+    rows = [await pipes.row(one) for one in (mine, other)]
+    assert rows[0].model_def_hash == rows[1].model_def_hash is not None
+    assert (await pipes.get(again))["againOf"] == first
+    path = f"/api/v1/pipelines/{first}/schedule"
+    for wrong, words in (({"cron": "* * *"}, "schedule.cron"), ({}, "give one of cron")):
+        answer = await pipes.user.put(path, json=wrong)
+        assert (answer.status_code, words in answer.text) == (400, True), answer.text
+    at = ok(await pipes.user.put(path, json={"interval_s": 3600}))["nextTime"]
+    assert (await pipes.get(first))["nextTime"] == at
+
+    async def passes() -> list[dict[str, Any]]:
+        """Two leaders at once; all pipelines, the latest first."""
+        await asyncio.gather(*(DuePipelines(pipes.world.db).run_pass() for _ in range(2)))
+        return list(ok(await pipes.user.get("/api/v1/pipelines"))["pipelines"])
+
+    async def be_late() -> None:
+        async with pipes.world.db.tx() as conn:
+            late = sa.update(pipelines).where(pipelines.c.id == first)
+            now = datetime.datetime.now(datetime.UTC)
+            await conn.execute(late.values(next_at=now - datetime.timedelta(days=3)))
+
+    assert len(await passes()) == 2  # it is not due
+    await be_late()
+    assert len(await passes()) == 2  # the runs before have not ended
+    for one in (first, again):
+        await pipes.ask(one, "cancel")
+    newest, *others = await passes()
+    assert (newest["againOf"], newest["state"], len(others)) == (first, "RUNNING", 2)
+    # What was missed is one run, and the next time is ahead.
+    await pipes.ask(newest["id"], "cancel")
+    assert len(await passes()) == 3
+    await be_late()
+    ok(await pipes.user.delete(path))
+    assert len(await passes()) == 3
+    assert (await pipes.get(first))["schedule"] is None
+
+
+async def test_a_scheduled_run_takes_the_place_of_one_that_waits_for_an_approval(
+    pipes: Pipelines,
+) -> None:
+    one = await pipes.submit({"name": "good", "approval": "Good enough?"})
+    await pipes.advance(one)
+    ok(await pipes.user.put(f"/api/v1/pipelines/{one}/schedule", json={"interval_s": 3600}))
+    async with pipes.world.db.tx() as conn:
+        await conn.execute(sa.update(pipelines).values(next_at=pipelines.c.started_at))
+    await DuePipelines(pipes.world.db).run_pass()
+    now = await pipes.get(one)
+    assert (now["state"], now["reason"]) == (
+        "CANCELED",
+        "it ran again before anybody approved",
+    )
+    newest, _ = ok(await pipes.user.get("/api/v1/pipelines"))["pipelines"]
+    assert newest["againOf"] == one
 
 
 async def test_only_failed_items_are_tried_again(pipes: Pipelines) -> None:

@@ -253,7 +253,10 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{RETRAINING}/cancel"): Asked(),
     ("POST", f"{RETRAINING}/approve"): just({"approve": True}),
     ("POST", f"{RETRAINING}/rollback"): just({"version": 1}),
-    **{("POST", f"{PIPELINE}/{verb}"): Asked() for verb in ("approve", "cancel", "resume")},
+    **{
+        ("POST", f"{PIPELINE}/{verb}"): Asked() for verb in ("again", "approve", "cancel", "resume")
+    },
+    **{(method, f"{PIPELINE}/schedule"): Asked() for method in ("PUT", "DELETE")},
     ("DELETE", PIPELINE): Asked(),
     ("POST", f"{RETRAINING}/live-metrics"): just({"metric": "accuracy", "values": [0.5]}),
     ("POST", f"{API}/trial-source-info"): Asked(

@@ -23,12 +23,20 @@ pipelines = sa.Table(
     sa.Column("reason", sa.Text),
     # Of a submission that may be sent again.
     sa.Column("idempotency_key", sa.Text),
+    # The pipeline that it is a repetition of; a plain number, as that one may be deleted.
+    sa.Column("again_of", sa.Integer),
+    # When it runs again (determined_service.pipelines.repeating), since when that holds, and the next time;
+    # in the past: as soon as the run before has ended. NULL: never.
+    sa.Column("schedule", JSONB(none_as_null=True)),
+    sa.Column("scheduled_at", TS),
+    sa.Column("next_at", TS),
     # Counts the changes, and how many of them the page of the run shows.
     sa.Column("changes", sa.Integer, nullable=False, server_default="0"),
     sa.Column("shown", sa.Integer, nullable=False, server_default="0"),
     sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
     sa.Column("ended_at", TS),
     sa.UniqueConstraint("owner_id", "idempotency_key"),
+    sa.Index("ix_pipelines_again_of", "again_of", postgresql_where=sa.text("again_of IS NOT NULL")),
     sa.Index("ix_pipelines_unshown", "id", postgresql_where=sa.text("shown < changes")),
 )
 

@@ -1,0 +1,41 @@
+"""Loops that begin what is due: at once when something was announced, else every few seconds."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import sqlalchemy as sa
+
+from determined_service.base.hub import Hub, wait_at_most
+
+logger = logging.getLogger(__name__)
+
+PASS_S = 5.0
+
+
+class Due(ABC):
+    """One per cluster (the leader's), where there is a Prefect. Every pass may be repeated.
+
+    The times are the service's own: each is a row, which the transaction that begins a run moves on. So what
+    was missed while the cluster was down is caught up once. (Prefect makes no runs for times at which its
+    server was down, and starts every late one.) ``topic``: after an announcement of it a pass comes at once.
+    """
+
+    topic: ClassVar[str]
+
+    async def run(self, hub: Hub) -> None:
+        """Repeats passes for ever."""
+        with hub.subscribe([self.topic]) as event:
+            while True:
+                event.clear()
+                try:
+                    await self.run_pass()
+                except sa.exc.OperationalError as error:
+                    logger.warning("%s wait: %s", self.topic, error)
+                await wait_at_most(event, PASS_S)
+
+    @abstractmethod
+    async def run_pass(self) -> None:
+        """Begins what is due."""
