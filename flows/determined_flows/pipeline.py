@@ -7,15 +7,23 @@ the next step.
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import prefect
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run as current_flow_run
 from prefect.states import Cancelled, Completed, Failed
 
+from determined.common.api import Session
 from determined.common.wire import paths
-from determined.common.wire.pipeline import AdvancePipeline, PipelineState, PipelineStep
+from determined.common.wire.pipeline import (
+    AdvancePipeline,
+    PipelineState,
+    PipelineStep,
+    RunPipelineAgain,
+)
 from determined.common.wire.prefect import PIPELINE_FLOW
 
 from .service import open_session
@@ -28,24 +36,46 @@ POLL_S = 30.0
     description="A pipeline of experiments, each of which is a subflow.",
     persist_result=False,
 )
-def run_pipeline(pipeline_id: int) -> State[Any]:
-    """Takes a pipeline that was submitted (`det pipeline run`) to its end."""
+def run_pipeline(pipeline_id: int | None = None, again: int | None = None) -> State[Any]:
+    """Takes a pipeline to its end.
+
+    Args:
+        pipeline_id: one that was submitted (`det pipeline run`).
+        again: instead of it, the number of a pipeline that runs again now, as a new one.
+    """
+    token = ""
+    if pipeline_id is None:
+        with open_session() as session:
+            begun = _begin(session, again)
+        pipeline_id, token = begun.pipeline_id, begun.run_token
+    with open_session(token) as session:
+        return _follow(session, pipeline_id)
+
+
+def _begin(session: Session, again: int | None) -> PipelineState:
+    if again is None:
+        raise ValueError("give the number of the pipeline that is to run again (again)")
+    flow_run_id = uuid.UUID(str(current_flow_run.get_id()))
+    body = RunPipelineAgain(again, flow_run_id).to_json()
+    return PipelineState.from_json(session.post(paths.PIPELINES, json=body))
+
+
+def _follow(session: Session, pipeline_id: int) -> State[Any]:
     logger = get_run_logger()
     path = paths.ADVANCE_PIPELINE.format(pipeline_id=pipeline_id)
     changes = -1
     known: dict[str, PipelineStep] = {}
-    with open_session() as session:
-        while True:
-            given = AdvancePipeline(changes, POLL_S)
-            answer = session.post(path, json=given.to_json(), timeout=POLL_S + 120)
-            now = PipelineState.from_json(answer)
-            changes = now.changes
-            for step in now.steps:
-                if known.get(step.name) != step:
-                    logger.info("%s", _in_words(step))
-                    known[step.name] = step
-            if not now.open:
-                return _end(now)
+    while True:
+        given = AdvancePipeline(changes, POLL_S)
+        answer = session.post(path, json=given.to_json(), timeout=POLL_S + 120)
+        now = PipelineState.from_json(answer)
+        changes = now.changes
+        for step in now.steps:
+            if known.get(step.name) != step:
+                logger.info("%s", _in_words(step))
+                known[step.name] = step
+        if not now.open:
+            return _end(now)
 
 
 def _in_words(step: PipelineStep) -> str:

@@ -20,6 +20,7 @@ THINGS = [
     Served(serving.RETRAINING, "3"),
     Served(serving.DELETION, "3"),
     Served(serving.NEW_EXPERIMENT, "8a485dd0-31bc-43d2-9e5b-9fdd6e8bcfc8"),
+    Served(serving.NEW_PIPELINE, "0d1f0c3e-8c43-4a09-9a4e-2e1b0fb6a3c8"),
     Served(serving.NEW_RETRAINING, "abf3da98-15a1-4b34-852e-3e61a7490fc8"),
 ]
 
@@ -74,6 +75,7 @@ RUN = uuid.UUID("b7a1d6f2-5a54-4a09-a5ba-07b61d5ddf3a")
         ("trial.run_trial", {"trial_id": 7}, Served(serving.TRIAL, "7")),
         ("trial.run_trial", {}, None),
         ("pipeline.run_pipeline", {"pipeline_id": 7}, Served(serving.PIPELINE, "7")),
+        ("pipeline.run_pipeline", {"again": 7}, Served(serving.NEW_PIPELINE, str(RUN))),
         ("retrain.retrain", {"run_id": 7, "model": "m"}, Served(serving.RETRAINING, "7")),
         ("retrain.retrain", {"model": "m"}, Served(serving.NEW_RETRAINING, str(RUN))),
         (

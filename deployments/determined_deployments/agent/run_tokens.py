@@ -27,6 +27,7 @@ _BY_ID = {
 _NEW = {
     EXPERIMENT_ENTRYPOINT: serving.NEW_EXPERIMENT,
     RETRAINING_ENTRYPOINT: serving.NEW_RETRAINING,
+    PIPELINE_ENTRYPOINT: serving.NEW_PIPELINE,
 }
 """Flows that make what they serve, if no parameter names it."""
 

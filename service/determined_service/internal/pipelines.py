@@ -1,24 +1,54 @@
-"""The route of the flow of a pipeline."""
+"""Routes of the flow of a pipeline."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 from fastapi import Request
 from starlette.responses import Response
 
-from determined.common.wire import paths
-from determined.common.wire.pipeline import AdvancePipeline, PipelineState, PipelineStep
-from determined_service.access.dependencies import PipelineRunAuth
+from determined.common.wire import paths, serving
+from determined.common.wire.pipeline import (
+    AdvancePipeline,
+    PipelineState,
+    PipelineStep,
+    RunPipelineAgain,
+)
+from determined.common.wire.serving import Served
+from determined_service.access.dependencies import PipelineRunAuth, may_serve
+from determined_service.access.targets import Kind
 from determined_service.base import topics
 from determined_service.base.bounds import Id
 from determined_service.base.json import JsonResponse
-from determined_service.pipelines import machine, steps
+from determined_service.internal import begun
+from determined_service.pipelines import machine, repeating, rows, steps
 from determined_service.state import keeping
-from determined_service.state.change import reader
+from determined_service.state.change import changing, reader
 from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, SettingsOf
 from determined_service.web.waiting import poll, wait_seconds
 
 router = Router("Pipelines")
+
+
+@router.post(paths.PIPELINES)
+async def begin(
+    given: RunPipelineAgain,
+    served: Annotated[Served | None, may_serve(Kind.PIPELINE, serving.NEW_PIPELINE)],
+    db: Db,
+    settings: SettingsOf,
+) -> Response:
+    """Runs a pipeline again, as a new one whose flow runs already; once for each flow run."""
+    begun.require_own(served, given.flow_run_id)
+    async with changing(db) as change:
+        row = await rows.lock(change.conn, given.again)
+        pipeline_id = await repeating.again(change, row, given.flow_run_id)
+        now = await rows.lock(change.conn, pipeline_id)
+    token = begun.token_for(served, serving.PIPELINE, pipeline_id, settings)
+    is_open = now.state == machine.RUNNING
+    return JsonResponse(
+        PipelineState(pipeline_id, now.state, is_open, now.changes, now.reason, run_token=token)
+    )
 
 
 @router.post(paths.ADVANCE_PIPELINE)

@@ -18,8 +18,8 @@ from determined_service.access.dependencies import RetrainingRunAuth, may_serve
 from determined_service.access.targets import Kind
 from determined_service.base import topics
 from determined_service.base.bounds import BigId
-from determined_service.base.errors import Forbidden
 from determined_service.base.json import JsonResponse
+from determined_service.internal import begun
 from determined_service.retraining import runs, steps
 from determined_service.state import keeping
 from determined_service.state.change import changing, reader
@@ -39,8 +39,7 @@ async def begin(
     settings: SettingsOf,
 ) -> Response:
     """Begins a run whose flow runs already, once for each flow run; 409 while another one is open."""
-    if served is not None and served.id != str(given.flow_run_id):
-        raise Forbidden(f"this token is good for {served} alone: send that run's id")
+    begun.require_own(served, given.flow_run_id)
     async with changing(db) as change:
         model = await find_model(change.conn, given.model)
         retraining = await runs.find(change.conn, model.id, lock=True)
@@ -54,10 +53,7 @@ async def begin(
         run = await runs.lock_run(change.conn, run_id)
         runs.show(change, run_id)
         runs.name(change, run_id, run.model)
-    token = ""
-    if served is not None:
-        secret = settings.agent_token.get_secret_value()
-        token = serving.sign(secret, Served(serving.RETRAINING, str(run_id)))
+    token = begun.token_for(served, serving.RETRAINING, run_id, settings)
     return JsonResponse(RetrainingState(run_id, run.state, run.state in runs.OPEN, run_token=token))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -20,14 +21,27 @@ p = pipelines.c
 s = pipeline_steps.c
 
 
-async def again(change: Change, row: sa.Row[Any], key: str | None = None) -> int:
-    """Has the (locked) pipeline run again from its beginning; the id of the new one, which begins."""
+async def again(change: Change, row: sa.Row[Any], flow_run_id: UUID | None = None) -> int:
+    """Has the (locked) pipeline run again from its beginning; the id of the new one, which begins.
+
+    ``flow_run_id``: the run in Prefect that asks; when it asks again, as its process was killed, it gets the
+    pipeline that it has begun.
+    """
+    key = None
+    if flow_run_id is not None:
+        key = f"prefect/{flow_run_id}"
+        known = await change.conn.execute(
+            sa.select(p.id).where(p.owner_id == row.owner_id, p.idempotency_key == key)
+        )
+        if (mine := known.scalar_one_or_none()) is not None:
+            return int(mine)
     code = await change.conn.execute(
         sa.select(s.model_def_hash).where(s.pipeline_id == row.id).order_by(s.step)
     )
     return await rows.insert(
         change,
         list(code.scalars()),
+        flow_run_id,
         name=row.name,
         owner_id=row.owner_id,
         submitted_by=row.submitted_by,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import orjson
 import sqlalchemy as sa
@@ -92,8 +93,11 @@ async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
     return Pipeline(row, plan, steps, standings, results)
 
 
-async def insert(change: Change, hashes: Sequence[str | None], **values: Any) -> int:
-    """A new pipeline, which begins; its id. ``hashes``: of each step's code."""
+async def insert(
+    change: Change, hashes: Sequence[str | None], flow_run_id: UUID | None = None, **values: Any
+) -> int:
+    """A new pipeline, which begins; its id. ``hashes``: of each step's code. ``flow_run_id``: of its flow, if
+    that runs already."""
     conn = change.conn
     made = await conn.execute(
         sa.insert(pipelines).values(state=RUNNING, changes=1, **values).returning(p.id)
@@ -106,7 +110,10 @@ async def insert(change: Change, hashes: Sequence[str | None], **values: Any) ->
             for place, code in enumerate(hashes)
         ],
     )
-    await keeping.want(change, keeping.PIPELINE, pipeline_id)
+    if flow_run_id is None:
+        await keeping.want(change, keeping.PIPELINE, pipeline_id)
+    else:
+        await keeping.taken(conn, keeping.PIPELINE, pipeline_id, flow_run_id)
     change.notify(topics.pipeline(pipeline_id))
     return pipeline_id
 

@@ -61,6 +61,7 @@ RUNS = {
     "run of a deletion": serving.DELETION,
     "run that submits an experiment": serving.NEW_EXPERIMENT,
     "run that begins a retraining": serving.NEW_RETRAINING,
+    "run that begins a pipeline": serving.NEW_PIPELINE,
 }
 
 
@@ -99,6 +100,7 @@ class Own:
             serving.DELETION: self.deletion,
             serving.NEW_EXPERIMENT: self.flow_run,
             serving.NEW_RETRAINING: self.flow_run,
+            serving.NEW_PIPELINE: self.flow_run,
         }
         return Served(kind, str(ids[kind]))
 
@@ -156,6 +158,8 @@ def body_of(address: Address, own: Own, kind: str) -> Any:
         return {"uuids": [own.mine.checkpoint]}
     if path == paths.RETRAINING_RUNS:
         return {"model": own.mine.model, "flow_run_id": own.flow_run}
+    if path == paths.PIPELINES:
+        return {"again": own.mine.leg.experiment_id, "flow_run_id": own.flow_run}
     if address[1].startswith("/api/v1/experiments/by-external-id/"):
         return {"config": "{name: walk}", "unmanaged": True, "flowRunId": own.flow_run}
     if address == ("POST", "/api/v1/experiments"):
@@ -219,6 +223,8 @@ def serves(name: str, address: Address, rule: Any) -> bool:
         return name in (table.SUPERVISOR, "run of a deletion")
     if address[1] == paths.RETRAINING_RUNS:
         return name == "run that begins a retraining"
+    if address[1] == paths.PIPELINES:
+        return name == "run that begins a pipeline"
     if rule.action == Action.SUBMIT:
         return name == "run that submits an experiment" and address[0] == "POST"
     column = table.SUPERVISOR if name == table.SUPERVISOR else table.RUN

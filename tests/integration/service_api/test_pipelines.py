@@ -16,6 +16,8 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
+from determined.common.wire import serving
+from determined.common.wire.serving import Served
 from determined_registry.database.tables import (
     checkpoints,
     experiments,
@@ -31,7 +33,7 @@ from determined_service.prefect.gateway import Gateway
 from determined_service.prefect.keeper import MAX_INTERRUPTIONS
 from determined_service.prefect.pages.writing import RunPages
 from determined_service.state.change import changing
-from tests.integration.conftest import client_of
+from tests.integration.conftest import AGENT_TOKEN, client_of
 from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.integration.service_api.world import World
 
@@ -396,6 +398,28 @@ async def test_a_pipeline_runs_again_by_hand_and_on_its_schedule(pipes: Pipeline
     ok(await pipes.user.delete(path))
     assert len(await passes()) == 3
     assert (await pipes.get(first))["schedule"] is None
+
+
+async def test_a_run_that_was_started_in_prefect_begins_one_pipeline(
+    pipes: Pipelines, service_app: FastAPI
+) -> None:
+    first = await pipes.submit(step("a"))
+    await pipes.ask(first, "cancel")
+    flow_run = uuid.uuid4()
+    body = {"again": first, "flow_run_id": str(flow_run)}
+    token = serving.sign(AGENT_TOKEN, Served(serving.NEW_PIPELINE, str(flow_run)))
+    async with client_of(service_app, token) as flow:
+        # Its process may be killed and ask again.
+        asked = (flow.post("/internal/v1/pipelines", json=body) for _ in range(3))
+        answers = [ok(one) for one in await asyncio.gather(*asked)]
+        assert len({one["pipeline_id"] for one in answers}) == 1
+        other = {**body, "flow_run_id": str(uuid.uuid4())}
+        ok(await flow.post("/internal/v1/pipelines", json=other), 403)
+    made = await pipes.get(answers[0]["pipeline_id"])
+    assert (made["againOf"], made["flowRunId"]) == (first, str(flow_run))
+    async with client_of(service_app, answers[0]["run_token"]) as flow:
+        ok(await flow.post(f"/internal/v1/pipelines/{made['id']}/advance", json={}))
+        ok(await flow.post(f"/internal/v1/pipelines/{first}/advance", json={}), 403)
 
 
 async def test_a_scheduled_run_takes_the_place_of_one_that_waits_for_an_approval(

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from determined.common.wire.message import Message, checked
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class RunPipelineAgain(Message):
+    """Somebody began the flow on Prefect's page: the pipeline ``again`` runs again, as a new one."""
+
+    again: int
+    flow_run_id: UUID
 
 
 @checked
@@ -30,7 +40,10 @@ class PipelineStep(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class PipelineState(Message):
-    """Where the pipeline is. ``open``: there is something left to do."""
+    """Where the pipeline is. ``open``: there is something left to do.
+
+    ``run_token``: to whoever has begun it with a token for that alone, the token for the pipeline.
+    """
 
     pipeline_id: int
     state: str
@@ -38,3 +51,4 @@ class PipelineState(Message):
     changes: int
     reason: str | None = None
     steps: list[PipelineStep] = field(default_factory=list)
+    run_token: str = ""

@@ -31,6 +31,7 @@ DELETION = "deletion"
 # the answer that names the thing brings the token for it.
 NEW_EXPERIMENT = "new experiment"
 NEW_RETRAINING = "new retraining run"
+NEW_PIPELINE = "new pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Served:
     id: str
 
     def __str__(self) -> str:
-        if self.kind in (NEW_EXPERIMENT, NEW_RETRAINING):
+        if self.kind in (NEW_EXPERIMENT, NEW_RETRAINING, NEW_PIPELINE):
             return f"the {self.kind} of Prefect's run {self.id}"
         return f"{self.kind} {self.id}"
 
