@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0036"
-down_revision = "0035"
+revision = "0040"
+down_revision = "0039"
 branch_labels = None
 depends_on = None
 
