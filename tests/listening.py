@@ -1,8 +1,11 @@
-"""A socket for a server of the tests: :func:`listening`."""
+"""Servers of the tests: :func:`listening` and :func:`answering`."""
 
 from __future__ import annotations
 
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def listening() -> socket.socket:
@@ -16,3 +19,30 @@ def listening() -> socket.socket:
     listener.bind(("127.0.0.1", 0))
     listener.listen(128)
     return listener
+
+
+@contextmanager
+def answering(answer: bytes | None) -> Iterator[int]:
+    """A program on a port of this machine that says ``answer`` to everybody; None: nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                held.append(client)
+                if answer is not None:
+                    client.recv(65536)
+                    client.sendall(answer)
+                    client.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for client in held:
+            client.close()

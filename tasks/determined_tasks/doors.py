@@ -17,11 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-import orjson
-
-from determined.common.api import errors
+from determined.common.api import Session, errors
 from determined.common.backoff import Backoff
-from determined.common.service_link import ServiceLink
 from determined.common.wire import doors, paths, shells
 from determined.common.wire.doors import DoorOrder, DoorState, Hello
 from determined.common.wire.legs import LegSpec, Port
@@ -72,11 +69,11 @@ class Doors:
     def rung(self) -> None:
         """Asks the service whether the door is wanted, and sees to it."""
         try:
-            with ServiceLink(self._place.master, self._place.token) as service:
+            with self._place.session() as service:
                 where = paths.DOOR_ORDER.format(
                     allocation_id=self._spec.allocation_id, node=self._spec.node
                 )
-                order = DoorOrder.from_json(orjson.loads(service.get(where)))
+                order = DoorOrder.from_json(service.get(where))
                 if not order.wanted:
                     return
                 state = replace(self.open(order.secret_hash, order.gate_key), open=True)
@@ -116,11 +113,11 @@ class Doors:
             ).start()
             return self._state
 
-    def _post(self, service: ServiceLink, state: DoorState) -> None:
+    def _post(self, service: Session, state: DoorState) -> None:
         if state.problem:
             state = replace(state, open=False)
         path = paths.DOOR.format(allocation_id=self._spec.allocation_id)
-        service.post(path, state.to_json())
+        service.post(path, json=state.to_json())
 
     def _shut(self) -> None:
         if self._listener is not None:
@@ -166,7 +163,7 @@ class Doors:
                 return self._listener is not listener
             state = self._state
         try:
-            with ServiceLink(self._place.master, self._place.token) as service:
+            with self._place.session() as service:
                 self._post(service, replace(state, open=False))
         except errors.BadRequestException:
             # Somebody has asked for it again, and the agent is about to ring; or the allocation ends.

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from determined.common import unsent
-from determined.common.api import errors
+from determined.common.api import Session, errors
 from determined.common.backoff import Backoff
 from determined.common.forking import process as forked
-from determined.common.service_link import ServiceLink
 from determined.common.wire import paths
 from determined.common.wire.legs import AgentUser, ExitKind, LegSpec, Port
 from determined_tasks import (
@@ -98,7 +97,7 @@ def run_leg(
         # A full or read-only disk: not even the records of the leg can be kept.
         result = exit_reason.infrastructure(f"{where.agent_id} cannot run the leg: {error}")
         root = context_dir.allocation_dir(where.work_dir, leg.allocation_id)
-        with ServiceLink(where.master, where.token) as service:
+        with where.session() as service:
             LegReporter(service, leg, where.agent_id, root / SPOOL, _nothing).finish(result)
         return result
 
@@ -147,25 +146,25 @@ def _run(
         if before is not None:
             before.clear_up()
         with (
-            ServiceLink(place.master, place.token) as service,
-            ServiceLink(place.master, place.token) as reports,
+            place.session() as service,
+            place.session() as reports,
         ):
             return Leg(spec, place, root, make, service, reports, has_agent).run(stop)
 
 
-def fetch_model_def(service: ServiceLink, model_def_hash: str) -> bytes:
+def fetch_model_def(service: Session, model_def_hash: str) -> bytes:
     """The archive, after some tries. Raises APIException."""
     path = paths.MODEL_DEFINITION.format(hash=model_def_hash)
     backoff = Backoff(*FETCH_RETRY_SECONDS)
     for _ in range(FETCH_TRIES - 1):
         try:
-            return service.get(path)
+            return service.request("GET", path).content
         except errors.BadRequestException:
             raise
         except errors.APIException as error:
             logger.info("cannot fetch the model definition yet, trying again: %s", error)
         time.sleep(backoff.next_delay())
-    return service.get(path)
+    return service.request("GET", path).content
 
 
 def _nothing(_: errors.BadRequestException) -> None:
@@ -185,8 +184,8 @@ class Leg:
         place: Place,
         root: Path,
         make: MakeCarrier,
-        service: ServiceLink,
-        reports: ServiceLink,
+        service: Session,
+        reports: Session,
         has_agent: bool,
     ) -> None:
         self.spec = spec
@@ -330,7 +329,7 @@ class Leg:
         if not found:
             return
         # Nobody waits for the thread that uses it.
-        link, pids = ServiceLink(self.place.master, self.place.token), listening.pids
+        link, pids = self.place.session(), listening.pids
         watch = ports.Watch(
             found,
             listening.address,

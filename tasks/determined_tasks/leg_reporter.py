@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from determined.common.api import errors
+from determined.common.api import Session, errors
 from determined.common.backoff import Backoff
-from determined.common.service_link import ServiceLink
 from determined.common.wire import paths
 from determined.common.wire.legs import LegSpec, LogOwner, Port, PortState, Started
 from determined.common.wire.message import Message
@@ -39,7 +38,7 @@ class LegReporter:
 
     def __init__(
         self,
-        service: ServiceLink,
+        service: Session,
         spec: LegSpec,
         agent_id: str,
         spool: Path,
@@ -70,7 +69,7 @@ class LegReporter:
 
     def start(
         self,
-        service: ServiceLink,
+        service: Session,
         pid: int | None,
         ports: Sequence[Port] = (),
         address: str = "",
@@ -85,14 +84,14 @@ class LegReporter:
         else:
             self._post_start(started, service)
 
-    def port(self, service: ServiceLink, state: PortState) -> bool:
+    def port(self, service: Session, state: PortState) -> bool:
         """Reports that a port can be reached (any more), on a connection of the caller's own; one try.
 
         Whether the service knows it now. Only after the process was reported as running.
         """
         path = paths.PORT.format(allocation_id=self._allocation_id)
         try:
-            service.post(path, state.to_json())
+            service.post(path, json=state.to_json())
         except errors.APIException as error:
             logger.info("%s: not sent yet, trying again: %s", path, error)
             return False
@@ -130,14 +129,14 @@ class LegReporter:
         self._post(paths.EXIT, replace(result.report, agent_id=self._node))
 
     def _post(
-        self, where: str, report: Message, service: ServiceLink | None = None
+        self, where: str, report: Message, service: Session | None = None
     ) -> errors.BadRequestException | None:
         """Sends until the service answers; the refusal, if it refuses the report."""
         path = where.format(allocation_id=self._allocation_id)
         backoff = Backoff(*RETRY_SECONDS)
         while True:
             try:
-                (service or self._service).post(path, report.to_json())
+                (service or self._service).post(path, json=report.to_json())
                 return None
             except errors.BadRequestException as error:
                 logger.warning("[%d] %s: %s", os.getpid(), path, error)

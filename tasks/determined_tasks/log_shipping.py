@@ -18,10 +18,9 @@ from typing import Any
 
 import orjson
 
-from determined.common.api import errors
+from determined.common.api import Session, errors
 from determined.common.backoff import Backoff
 from determined.common.file_queue import FileQueue
-from determined.common.service_link import ServiceLink
 from determined.common.wire import paths
 from determined.common.wire.legs import LogLine, LogOwner
 
@@ -33,12 +32,12 @@ MEMORY_BYTES = 16 << 20
 RETRY_SECONDS = (0.1, 5.0)
 
 
-def deliver(service: ServiceLink, body: dict[str, Any]) -> bool:
+def deliver(service: Session, body: dict[str, Any]) -> bool:
     """Sends a batch of log lines until the service has it; False when it takes no logs of the allocation."""
     backoff = Backoff(*RETRY_SECONDS)
     while True:
         try:
-            service.post(paths.LOGS, body)
+            service.post(paths.LOGS, json=body)
             return True
         except (errors.NotFoundException, errors.ConflictException) as error:
             logger.warning("the service does not take the allocation's logs: %s", error)
@@ -116,7 +115,7 @@ class LogShipper:
     """
 
     def __init__(
-        self, service: ServiceLink, owner: LogOwner, spool: Path, *, source: str = "task"
+        self, service: Session, owner: LogOwner, spool: Path, *, source: str = "task"
     ) -> None:
         self._service = service
         self._common = {**owner, "stream": str(uuid.uuid4())}

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
-import orjson
-
 from determined import errors, storage
+from determined.common.api import Session
 from determined.common.api.errors import APIException, BadRequestException
 from determined.common.backoff import Backoff
-from determined.common.service_link import ServiceLink
 from determined.common.wire import paths
 from determined.common.wire.legs import CheckpointFacts, DamagedCheckpoint, LegSpec, StartFrom
 from determined.storage import copies
@@ -35,7 +33,7 @@ Say = Callable[[str, str], None]
 
 
 def choose(
-    spec: LegSpec, service: ServiceLink, say: Say, stop: Callable[[], bool], run_dir: Path
+    spec: LegSpec, service: Session, say: Say, stop: Callable[[], bool], run_dir: Path
 ) -> LegSpec | LegResult:
     """``spec`` with a ``latest_checkpoint`` that is whole or None; or the end of the leg.
 
@@ -100,7 +98,7 @@ def _verify(spec: LegSpec, say: Say, stop: Callable[[], bool], copies_dir: Path)
 
 
 def _report(
-    service: ServiceLink, spec: LegSpec, problem: str, stop: Callable[[], bool]
+    service: Session, spec: LegSpec, problem: str, stop: Callable[[], bool]
 ) -> StartFrom | None:
     """Report the damage and return the checkpoint to start from instead; None when the leg is stopped
     meanwhile."""
@@ -110,7 +108,7 @@ def _report(
     backoff = Backoff(*SERVICE_RETRY_SECONDS)
     while not stop():
         try:
-            return StartFrom.from_json(orjson.loads(service.post(path, report.to_json())))
+            return StartFrom.from_json(service.post(path, json=report.to_json()))
         except BadRequestException:
             raise
         except APIException as error:

@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from determined.common.api import errors
+from determined.common.api import Session, errors
 from determined.common.backoff import Backoff
-from determined.common.service_link import ServiceLink
 from determined.common.wire import paths, returned
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.returned import Returned
@@ -88,7 +87,7 @@ def send(
     workdir: Path,
     account: Identity | None,
     spec: LegSpec,
-    service: ServiceLink,
+    service: Session,
     say: Callable[[str, str], None],
 ) -> None:
     """Send new and changed files, and tell the service when all have arrived; waits while the service is
@@ -108,7 +107,7 @@ def send(
 
 
 def _send(
-    root: Path, workdir: Path, account: Identity | None, spec: LegSpec, service: ServiceLink
+    root: Path, workdir: Path, account: Identity | None, spec: LegSpec, service: Session
 ) -> Returned:
     process = subprocess.Popen(
         [sys.executable, "-I", "-m", "determined_tasks.returning", str(workdir)],
@@ -153,15 +152,15 @@ def _send(
     return report
 
 
-def _insist(service: ServiceLink, path: str, content: bytes | dict[str, Any]) -> None:
+def _insist(service: Session, path: str, content: bytes | dict[str, Any]) -> None:
     """Sends it until the service has it. Raises BadRequestException when it is refused."""
     backoff = Backoff(*RETRY_SECONDS)
     while True:
         try:
             if isinstance(content, bytes):
-                service.put(path, content)
+                service.put(path, content=content)
             else:
-                service.post(path, content)
+                service.post(path, json=content)
             return
         except errors.BadRequestException:
             raise

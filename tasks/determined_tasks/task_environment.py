@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from determined.common import nvml
+from determined.common.api import Session
 from determined.common.wire import mlflow, no_telemetry
 from determined.common.wire.legs import AgentUser, LegSpec
 from determined.storage import beneath
@@ -60,6 +61,10 @@ class Place:
     limits: Limits | None = None
     shares_packages: bool = True
     compiled_bytes: int = 0
+
+    def session(self) -> Session:
+        """Requests to the service, each of which may be repeated."""
+        return Session(self.master, self.token, max_retries=1)
 
 
 def build(

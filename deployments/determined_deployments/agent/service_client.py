@@ -7,11 +7,15 @@ import logging
 from typing import Any
 from uuid import UUID
 
+from determined_deployments.agent.lean_httpx import import_httpx
+
+import_httpx()  # before anything below does
+
+# ruff: noqa: E402
 import httpx
 import orjson
 
-from determined.common.api import errors
-from determined.common.api.session import failure
+from determined.common.api import certs, errors, no_answer
 from determined.common.backoff import Backoff
 from determined.common.wire import paths
 from determined.common.wire.agents import (
@@ -32,6 +36,9 @@ RETRY_SECONDS = (0.1, 5.0)
 class ServiceClient:
     """``/internal/v1`` with the agent token. Each call is one try unless said otherwise.
 
+    The service's certificate is checked as `det` checks it: as ``$DET_MASTER_CERT_FILE`` says, else by the
+    system's certificates.
+
     Raises (all methods): the tree in :mod:`determined.common.api.errors`; WireError for an answer that is
     not the message it should be.
     """
@@ -40,12 +47,14 @@ class ServiceClient:
         self, url: str, token: str, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self.url = url.rstrip("/")
+        tls = certs.tls_for(self.url)
+        self._extensions = {"sni_hostname": tls.name} if tls is not None and tls.name else {}
         self._client = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"},
             timeout=30.0,
             transport=transport,
-            verify=self.url.startswith("https:"),
+            verify=False if tls is None else tls.context,
             trust_env=False,
         )
 
@@ -54,13 +63,16 @@ class ServiceClient:
 
     async def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            answer = await self._client.request(method, path, **options)
+            answer = await self._client.request(
+                method, path, extensions=self._extensions, **options
+            )
         except httpx.TransportError as error:
             raise errors.MasterNotFoundException(
-                f"no answer from the service at {self.url}: {error or type(error).__name__}"
+                f"no answer from the service at {self.url}: {no_answer.why(error, self.url)}"
             ) from error
         if answer.status_code >= 400:
-            raise failure(answer)
+            kind = answer.headers.get("Content-Type", "")
+            raise errors.of_answer(answer.status_code, answer.content, kind, self.url)
         return answer
 
     async def get_bytes(self, path: str) -> bytes:

@@ -11,9 +11,6 @@ def main() -> None:
     from determined.cli.following.interrupt import interrupt_once
 
     interrupt_once()  # before the imports, which take longest
-    from determined.cli.light import import_less
-
-    import_less()
     from determined.common.wire import no_telemetry
 
     no_telemetry.forbid()  # also for what this starts: the components of a cluster, agents

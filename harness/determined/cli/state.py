@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    import httpx
-
     from determined.common.api import Session
     from determined.common.api.authentication import AskPassword
+    from determined.common.api.transport import AnyTransport
     from determined.common.master import MasterAddress
     from determined.experimental import Determined
     from determined.experimental._cluster import ClusterVerbs
@@ -28,7 +27,7 @@ class State:
     master: str | None = None
     user: str | None = None
     verbose: bool = False
-    transport: httpx.BaseTransport | None = None
+    transport: AnyTransport | None = None
 
     @cached_property
     def address(self) -> MasterAddress:

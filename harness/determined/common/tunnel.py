@@ -157,18 +157,18 @@ def connect(url: str, token: str | None, key: str, cert: Cert | None = None) -> 
     """
     parts = urlsplit(url)
     host = parts.hostname or "localhost"
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    tls = certs.tls_for(url, cert)
+    port = parts.port or (443 if tls else 80)
     try:
         sock: Any = socket.create_connection((host, port), CONNECT_SECONDS)
-        if parts.scheme == "https":
-            cert = cert or certs.default_load(url)
-            sock = _Secured(cert.context().wrap_socket(sock, server_hostname=cert.name or host))
+        if tls is not None:
+            sock = _Secured(tls.context.wrap_socket(sock, server_hostname=tls.name or host))
         sock.settimeout(None)  # afterwards the handshake has its time, and data may come late
         address = f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/proxy/{quote(key, safe=':')}/"
         return Tunnel(_shake_hands(sock, address, token))
     except OSError as error:
         raise errors.MasterNotFoundException(
-            f"no answer from the service at {url}: {no_answer.why(error)}"
+            f"no answer from the service at {url}: {no_answer.why(error, url)}"
         ) from error
 
 

@@ -11,9 +11,8 @@ from determined._info import ClusterInfo
 from determined.common.wire.paths import RUN_COOKIE
 
 if TYPE_CHECKING:
-    import httpx
-
     from determined.common.api import Session
+    from determined.common.api.transport import AnyTransport
 
 
 class Connection:
@@ -28,7 +27,7 @@ class Connection:
     def __init__(
         self,
         info: ClusterInfo,
-        transport: httpx.BaseTransport | None = None,
+        transport: AnyTransport | None = None,
         *,
         unmanaged: bool = False,
     ) -> None:

@@ -45,7 +45,7 @@ from determined.core._unmanaged import UnmanagedScript
 from determined.storage import StorageManager, build, copies, from_string
 
 if TYPE_CHECKING:
-    import httpx
+    from determined.common.api.transport import AnyTransport
 
 logger = logging.getLogger("determined.core")
 
@@ -268,7 +268,7 @@ def _trial_context(
     storage: StorageManager,
     preempt_mode: PreemptMode,
     tensorboard_mode: TensorboardMode,
-    transport: httpx.BaseTransport | None = None,
+    transport: AnyTransport | None = None,
     storage_section: dict[str, Any] | None = None,
     unmanaged: bool = False,
 ) -> Context:

@@ -18,13 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from determined import errors, storage
 from determined._info import ClusterInfo, get_cluster_info
 from determined.common import installation
 from determined.common.api import Session
-from determined.common.api.errors import APIException, ForbiddenException
+from determined.common.api.errors import APIException, ForbiddenException, NotFoundException
 from determined.common.forking.process import tied_to_parent
 from determined.exec._kept_files import KeptFiles
 from determined.launch._fail import fail
@@ -93,12 +91,12 @@ class Use:
         self._path = f"/api/v1/notebooks/{info.task_id}/report_idle"
         self._kind = os.environ.get("DET_NOTEBOOK_IDLE_TYPE", "kernels_or_terminals")
         host = os.environ.get("DET_LISTEN_HOST", _HOST)
-        self._jupyter = httpx.Client(
-            base_url=f"http://{_HOST if host == '0.0.0.0' else host}:{os.environ['NOTEBOOK_PORT']}"
-            f"/proxy/{info.task_id}/api/",
-            headers={"Authorization": f"token {token}"},
-            trust_env=False,
+        self._login = {"Authorization": f"token {token}"}
+        self._jupyter = Session(
+            f"http://{_HOST if host == '0.0.0.0' else host}:{os.environ['NOTEBOOK_PORT']}"
+            f"/proxy/{info.task_id}/api",
             timeout=LOOK_S,
+            max_retries=0,
         )
         self._said: bool | None = None
         self._told = 0.0
@@ -107,7 +105,7 @@ class Use:
         """Nothing is told while JupyterLab starts, or cannot be asked."""
         try:
             kernels, terminals = self._ask("kernels"), self._ask("terminals")
-        except (httpx.HTTPError, ValueError):
+        except APIException:
             return
         used = is_used(self._kind, kernels, terminals, datetime.datetime.now(datetime.UTC))
         if used == self._said and time.monotonic() - self._told < TELL_S:
@@ -120,10 +118,11 @@ class Use:
 
     def _ask(self, what: str) -> list[dict[str, Any]]:
         # This question must not itself count as activity.
-        answer = self._jupyter.get(what, params={"no_track_activity": "1"})
-        if answer.status_code == 404:
+        asked = {"no_track_activity": "1"}
+        try:
+            return list(self._jupyter.get(f"/{what}", params=asked, headers=self._login))
+        except NotFoundException:
             return []  # it has no terminals
-        return list(answer.raise_for_status().json())
 
 
 def _places(session: Session, info: ClusterInfo) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from determined.common.api import Session, errors
 from determined.common.forking.process import tied_to_parent
-from determined.common.service_link import ServiceLink
 from determined.common.wire import shells
 from determined.exec import _sshd
 from determined.exec._terminals import Program, Terminals
@@ -62,14 +62,9 @@ class Service:
     def _put(self, path: str, content: dict[str, Any]) -> int:
         """The answer's status; 0: there is none."""
         try:
-            with ServiceLink(self._master, self._token) as link:
-                link.put(path, content)
-        except Exception as error:
-            # Imported here, because it is only needed after a failure.
-            from determined.common.api import errors
-
-            if not isinstance(error, errors.APIException):
-                raise
+            with Session(self._master, self._token, max_retries=1) as session:
+                session.put(path, json=content)
+        except errors.APIException as error:
             return error.status_code or 0
         return 200
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
-
 from determined.common.api import Session, authentication, certs, get_default_master_url, pages
 from determined.common.api.pages import Listing
+from determined.common.api.transport import AnyTransport, HttpTransport
 from determined.experimental import _checkpoint, _deletion
 from determined.experimental._checkpoint import Checkpoint
 from determined.experimental._cluster import ClusterVerbs
@@ -64,14 +63,12 @@ class Determined(TaskVerbs, ClusterVerbs, RetrainingVerbs):
         cert_name: str | None = None,
         noverify: bool = False,
         *,
-        transport: httpx.BaseTransport | None = None,
+        transport: AnyTransport | None = None,
     ) -> None:
         if transport is None and (cert_path or cert_name or noverify):
             address = master or get_default_master_url()
-            from determined.common.api.tls import TlsTransport
-
             cert = certs.default_load(address, cert_path, cert_name, noverify)
-            transport = TlsTransport(cert)
+            transport = HttpTransport(address, cert)
         self._session = authentication.connect(master, user, password, transport=transport)
 
     @classmethod

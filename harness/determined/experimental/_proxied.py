@@ -286,7 +286,7 @@ class _Download:
                     f"{self._session.master} sends no parts of files (HTTP {response.status_code}); is "
                     "another program in between?"
                 )
-            chunks: Iterator[bytes] = response.iter_raw()
+            chunks: Iterator[bytes] = response.iter_bytes()
             rest = b""
             for file in wanted:
                 rest = self._receive_file(file, rest, chunks)

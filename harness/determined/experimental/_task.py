@@ -15,9 +15,8 @@ from determined.common.api import tasks
 from determined.experimental._task_kind import TaskKind
 
 if TYPE_CHECKING:
-    import httpx
-
     from determined.common.api.session import Session
+    from determined.common.api.transport import Response
     from determined.experimental._logs import LogFilters
 
 TASKS = "/api/v1/tasks"
@@ -178,8 +177,8 @@ class Task:
         """
         return dict(self._session.get(f"{self._task_path}/returned-files"))
 
-    def open_returned_files(self) -> AbstractContextManager[httpx.Response]:
-        """The tar.gz of :meth:`returned_files`, to be read with ``iter_raw``."""
+    def open_returned_files(self) -> AbstractContextManager[Response]:
+        """The tar.gz of :meth:`returned_files`, to be read with ``iter_bytes``."""
         return self._session.open(f"{self._task_path}/returned-files/archive")
 
     def delete_returned_files(self) -> None:

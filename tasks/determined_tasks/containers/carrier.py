@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from determined.common.service_link import ServiceLink
 from determined.common.wire.legs import LegSpec
 from determined_tasks import context_dir, entrypoint, exit_reason, identity, ports
 from determined_tasks.carrier import Carrier, Fetch, Listening, NotStarted
@@ -276,7 +275,7 @@ class ContainerCarrier(Carrier):
 
     def _followed(self) -> LegResult:
         client = self._connected()
-        with ServiceLink(self.place.master, self.place.token) as link:
+        with self.place.session() as link:
             pump = LogPump(
                 link,
                 self.reporter.owner,

@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from determined.common.service_link import ServiceLink
+from determined.common.api import Session
 from determined.common.wire.legs import LogLine, LogOwner
 from determined_tasks.containers.frames import Frame
 from determined_tasks.log_lines import LineSplitter, parse
@@ -69,7 +69,7 @@ class LogPump:
 
     def __init__(
         self,
-        service: ServiceLink,
+        service: Session,
         owner: LogOwner,
         frames: Iterable[Frame],
         record: Path,

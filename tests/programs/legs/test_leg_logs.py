@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from determined.common.service_link import ServiceLink
+from determined.common.api import Session
 from determined_tasks import log_shipping
 from tests.programs.legs.conftest import LegRunner
 from tests.programs.legs.fake_service import FakeService
@@ -187,7 +187,7 @@ def test_full_disk_asks_the_process_to_wait(tmp_path, small_memory: None) -> Non
 def test_batches_are_cut_by_time_and_size(tmp_path, service: FakeService) -> None:  # type: ignore[no-untyped-def]
     import threading
 
-    with ServiceLink(service.url, "token") as link:
+    with Session(service.url, "token") as link:
         shipper = log_shipping.LogShipper(
             link, {"task_id": "t", "allocation_id": "a"}, tmp_path / "s"
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from determined.common.service_link import ServiceLink
+from determined.common.api import Session
 from determined.common.wire.legs import LegSpec
 from determined.storage import Manifest
 from determined.storage.directory import DirectoryStorageManager
@@ -81,7 +81,7 @@ class Stored:
 
     def choose(self, **more: Any) -> tuple[LegSpec | LegResult, list[str]]:
         said: list[str] = []
-        with ServiceLink(self.service.url, "agent-secret") as link:
+        with Session(self.service.url, "agent-secret") as link:
             leg = LegSpec.from_json(spec(**self.fields(**more)))
             found = restore_point.choose(
                 leg, link, lambda text, level: said.append(text), lambda: False, self.run_dir
@@ -184,7 +184,7 @@ def test_a_kill_does_not_wait_for_the_rest_of_a_large_file(stored: Stored) -> No
         return asked > 2
 
     stored.damage(stored.names[2])
-    with ServiceLink(stored.service.url, "agent-secret") as link:
+    with Session(stored.service.url, "agent-secret") as link:
         leg = LegSpec.from_json(json.loads(json.dumps(spec(**stored.fields()))))
         restore_point.choose(leg, link, lambda text, level: None, stop, stored.run_dir)
     assert stored.reports == []

@@ -6,8 +6,6 @@ import errno
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from determined.cli.root import app
 from determined.common.api import authentication
 from determined.common.api.token_store import TokenStore
 from tests.certificates import self_signed
+from tests.listening import answering
 
 PAGE = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<h1>no<h1>"
 JSON = (
@@ -38,33 +37,6 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def det(*args: str) -> Result:
     """`det` with the real network."""
     return CliRunner().invoke(app, list(args))
-
-
-@contextmanager
-def answering(answer: bytes | None) -> Iterator[int]:
-    """A program on a port of this machine that says ``answer`` to everybody; None: nothing at all."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        held: list[socket.socket] = []
-
-        def serve() -> None:
-            while True:
-                try:
-                    client, _ = server.accept()
-                except OSError:
-                    return
-                held.append(client)
-                if answer is not None:
-                    client.recv(65536)
-                    client.sendall(answer)
-                    client.close()
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for client in held:
-            client.close()
 
 
 def closed_port() -> int:

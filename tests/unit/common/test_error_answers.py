@@ -52,7 +52,10 @@ def test_a_page_for_browsers_comes_from_another_program() -> None:
     assert (type(away), away.message) == (errors.APIException, "HTTP 502")
 
 
-def test_the_lean_connection_imports_no_httpx() -> None:
-    code = "import determined.common.service_link, sys; sys.exit('httpx' in sys.modules)"
+def test_a_session_imports_no_httpx() -> None:
+    code = (
+        "import sys; from determined.common.api import Session; Session('http://h');"
+        "sys.exit('httpx' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0

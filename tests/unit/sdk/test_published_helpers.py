@@ -11,12 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 from determined import util as det_util
 from determined.common import api, check, util, yaml
 from determined.common.api import authentication, certs, errors
+from determined.common.api.transport import HttpTransport, adapted
 from determined.expconf import ConfigError
 from determined.experimental import client
 from tests.unit.sdk.fake_service import URL, FakeService
@@ -26,12 +26,8 @@ from tests.waiting import TIMEOUT_S
 @pytest.fixture
 def reached(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> FakeService:
     """Scripts give no transport: all connections go to the service in memory."""
-    made = httpx.Client.__init__
-
-    def init(self: httpx.Client, **options: Any) -> None:
-        made(self, **options | {"transport": authentication._kept_open(service.transport)})
-
-    monkeypatch.setattr(httpx.Client, "__init__", init)
+    in_memory = adapted(service.transport, URL)
+    monkeypatch.setattr(HttpTransport, "send", lambda _, request: in_memory.send(request))
     return service
 
 
@@ -89,9 +85,9 @@ def test_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DET_MASTER_CERT_FILE", "noverify")
     cert = certs.default_load("https://h")
     assert (cert.pem, cert.name, cert.noverify) == (None, None, True)
-    session = api.Session("https://h", "name", "token", cert)
-    pool: Any = session._client._transport
-    assert pool._pool._ssl_context.check_hostname is False
+    tls = certs.tls_for("https://h", cert)
+    assert tls is not None
+    assert tls.context.check_hostname is False
     with pytest.raises(FileNotFoundError):
         certs.default_load("https://h", str(tmp_path / "absent.pem"))
 

@@ -1,17 +1,23 @@
-"""Streams of results: in what portions they arrive, and how they break off."""
+"""Requests and their answers: connections, streams of results, and how they break off."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import socket
+import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
 
-from determined.common.api import Session, errors
+from determined.common.api import Session, errors, transport
+from tests.listening import answering
 from tests.unit.sdk.fake_service import URL
+from tests.waiting import TIMEOUT_S
 
 
 class Pieces(httpx.SyncByteStream):
@@ -30,6 +36,33 @@ def session(*pieces: bytes, status: int = 200, kind: str = "application/json") -
         return httpx.Response(status, stream=Pieces(list(pieces)), headers=headers)
 
     return Session(URL, transport=httpx.MockTransport(answer), max_retries=0)
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Says which path was asked for."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        content = json.dumps({"path": self.path}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
 
 
 def test_results_that_arrive_together_are_one_batch() -> None:
@@ -107,19 +140,93 @@ def test_a_forked_process_opens_new_connections(monkeypatch: pytest.MonkeyPatch)
     """By the same connection two processes would read each other's answers."""
     opened: list[int] = []
 
-    class Client(httpx.Client):
-        def __init__(self, **settings: Any) -> None:
-            super().__init__(**settings)
-            opened.append(os.getpid())
+    connect = transport._Connection.connect
 
-    monkeypatch.setattr("determined.common.api.session.httpx.Client", Client)
-    asked = session(b'{"a": 1}')
-    again = asked.with_retry(1)
-    assert asked.get("/x") == {"a": 1}
-    child = os.fork()
-    if child == 0:
-        found = [one.get("/x") for one in (asked, asked, again)]
-        os._exit(0 if opened[1:] == 2 * [os.getpid()] and found == 3 * [{"a": 1}] else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert asked.get("/x") == {"a": 1}
+    def counted(connection: transport._Connection) -> None:
+        opened.append(os.getpid())
+        connect(connection)
+
+    monkeypatch.setattr(transport._Connection, "connect", counted)
+    with serving() as url, Session(url, max_retries=0) as asked:
+        again = asked.with_retry(1)
+        assert asked.get("/x") == {"path": "/x"}
+        child = os.fork()
+        if child == 0:
+            found = [one.get("/y") for one in (asked, asked, again)]
+            os._exit(0 if opened[1:] == [os.getpid()] and found == 3 * [{"path": "/y"}] else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert asked.get("/x") == {"path": "/x"}
     assert opened == [os.getpid()]
+
+
+def test_what_a_request_looks_like() -> None:
+    with serving() as url, Session(f"{url}/base/") as one:
+        params = {"a": [1, 2], "b": True, "c": None, "d": "x y"}
+        assert one.get("/p ä/%2F", params=params) == {
+            "path": "/base/p%20%C3%A4/%2F?a=1&a=2&b=true&c=&d=x+y"
+        }
+        assert one.get("x?y=1", params={"z": 2}) == {"path": "/base/x?y=1&z=2"}
+
+
+def test_connection_that_was_closed_while_idle_is_opened_again() -> None:
+    """As uvicorn does after five seconds without a request."""
+    served = 0
+
+    def serve(server: socket.socket) -> None:
+        nonlocal served
+        for _ in range(2):
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                served += 1
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        with Session(f"http://127.0.0.1:{server.getsockname()[1]}") as one:
+            assert (one.get("/a"), one.get("/b")) == ({}, {})
+        thread.join(TIMEOUT_S)
+    assert served == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+    ],
+)
+def test_half_an_answer_is_none(answer: bytes) -> None:
+    with answering(answer) as port, Session(f"http://127.0.0.1:{port}", max_retries=0) as one:
+        with pytest.raises(errors.MasterNotFoundException, match="the answer broke off"):
+            one.get("/x")
+        with pytest.raises(
+            errors.MasterNotFoundException, match=r"lost the .*: the answer broke off"
+        ):
+            list(one.stream("/x"))
+
+
+def test_closing_a_session_ends_the_request_of_another_thread() -> None:
+    """As the core context does with the long poll for preemption."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = Session(f"http://127.0.0.1:{server.getsockname()[1]}", max_retries=0)
+        raised: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                one.get("/x")
+            except errors.APIException as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65536)
+            one.close()
+            thread.join(TIMEOUT_S)
+        assert [type(error) for error in raised] == [errors.MasterNotFoundException]
+        with pytest.raises(RuntimeError, match="closed"):
+            one.get("/x")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from determined.common.api import errors
-from determined.common.service_link import ServiceLink
+from determined.common.api import Session, errors
 from determined_tasks.containers import log_pump
 from determined_tasks.containers.frames import LARGEST, Frame, mend, parse
 from determined_tasks.containers.log_pump import LogPump, Place
@@ -48,7 +48,7 @@ def test_a_line_that_an_engine_left_unfinished_goes_on_in_the_next_one() -> None
     assert text == b"112\n113\n114\n115\n"
 
 
-class Link(ServiceLink):
+class Link(Session):
     """Stores each number of a stream once, as the service does. Ends the pump after ``limit`` requests."""
 
     def __init__(self) -> None:
@@ -56,17 +56,17 @@ class Link(ServiceLink):
         self.limit: int | None = None
         self.lose_answer = False
 
-    def post(self, path: str, body: dict[str, object]) -> bytes:
+    def post(self, path: str, **kwargs: Any) -> None:
+        body = kwargs["json"]
         if self.limit == 0 and not self.lose_answer:
             raise Killed
         key = (str(body["stream"]), int(str(body["seq"])))
-        lines: list[dict[str, str]] = body["lines"]  # type: ignore[assignment]
+        lines: list[dict[str, str]] = body["lines"]
         self.stored.setdefault(key, [line["log"] for line in lines])
         if self.limit == 0:
             raise Killed
         if self.limit is not None:
             self.limit -= 1
-        return b""
 
     @property
     def text(self) -> str:
@@ -128,7 +128,7 @@ def test_an_unreadable_record_is_the_logs_beginning(tmp_path: Path) -> None:
 
 def test_a_service_that_knows_nothing_of_the_allocation_ends_the_shipping(tmp_path: Path) -> None:
     class Refuses(Link):
-        def post(self, path: str, body: dict[str, object]) -> bytes:
+        def post(self, path: str, **kwargs: Any) -> None:
             raise errors.NotFoundException("no such allocation")
 
     shipping = pump(Refuses(), tmp_path / "place.json", [Frame("stdout", 1.0, b"x\n")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import json
@@ -18,7 +19,7 @@ from determined.cli.state import State
 from determined.common.local_cluster import DATA_DIR_VARIABLE, LocalCluster
 
 if TYPE_CHECKING:
-    import httpx
+    from determined.common.api.transport import AnyTransport
 
 _TIMEOUT_S = 5.0
 _REPORT_TIMEOUT_S = 30.0
@@ -71,20 +72,18 @@ def examine(shared: State) -> Facts:
 
 def _not_ready(shared: State) -> dict[str, str]:
     """The ``problems`` that `/ready` reports, by part."""
-    import httpx
-
-    from determined.common.api.session import transport_for
+    from determined.common.api import Session, errors
 
     try:
-        with httpx.Client(
-            base_url=shared.address.url,
-            transport=shared.transport or transport_for(shared.address.url, None),
+        with Session(
+            shared.address.url,
+            transport=shared.transport,
             timeout=3 * _TIMEOUT_S,
-            trust_env=False,
-        ) as client:
-            answer = client.get("/ready").json()
-    except (httpx.HTTPError, ValueError) as error:
-        return {"service": f"it does not say whether it is ready: {error or type(error).__name__}"}
+            max_retries=0,
+        ) as session:
+            answer = session.get("/ready", answers=(503,))
+    except errors.APIException as error:
+        return {"service": f"it does not say whether it is ready: {error.message}"}
     if answer.get("status") == "starting":
         return {"service": "it is starting"}
     return dict(answer.get("problems") or {})
@@ -132,25 +131,19 @@ def local_components(record: LocalCluster) -> tuple[list[dict[str, Any]] | None,
         return None, f"`det deploy local status` said: {last}"
 
 
-def prefect_problem(
-    record: LocalCluster, transport: httpx.BaseTransport | None = None
-) -> str | None:
+def prefect_problem(record: LocalCluster, transport: AnyTransport | None = None) -> str | None:
     """The reason for which Prefect's API at the record's address does not answer; None if it does."""
-    import httpx
+    from determined.common.api import Session, errors
 
-    login = tuple((record.prefect_auth or ":").split(":", 1))
+    login = base64.b64encode((record.prefect_auth or ":").encode()).decode()
     try:
-        with httpx.Client(
-            auth=httpx.BasicAuth(*login),
-            timeout=_TIMEOUT_S,
-            trust_env=False,
-            verify=False,
-            transport=transport,
-        ) as client:
+        with Session(
+            record.prefect_api_url, transport=transport, timeout=_TIMEOUT_S, max_retries=0
+        ) as session:
             # Not /health, which Prefect answers without its database.
-            answer = client.get(f"{record.prefect_api_url}/ready")
-            if answer.status_code != 200:
-                return f"it says that it is not ready (HTTP {answer.status_code})"
-    except httpx.HTTPError as error:
-        return str(error) or type(error).__name__
+            session.request("GET", "/ready", headers={"Authorization": f"Basic {login}"})
+    except errors.APIException as error:
+        if error.status_code is None:
+            return error.message
+        return f"it says that it is not ready (HTTP {error.status_code})"
     return None

@@ -59,7 +59,7 @@ def fetch(task: Task, directory: Path, *, told: bool = False) -> None:
         return
     with tempfile.TemporaryFile() as packed:
         with task.open_returned_files() as answer:
-            for piece in answer.iter_raw():
+            for piece in answer.iter_bytes():
                 packed.write(piece)
         packed.seek(0)
         try:

@@ -6,12 +6,6 @@ import importlib
 from typing import Any
 
 from determined._absent import absent
-from determined.common import master as _master
-from determined.common.api.lean import import_httpx
-
-import_httpx()  # before the modules below do
-
-# ruff: noqa: E402
 from determined.common.api import errors
 from determined.common.api.session import Session
 
@@ -45,9 +39,13 @@ def __getattr__(name: str) -> Any:
 
 def canonicalize_master_url(url: str) -> str:
     """``host`` → ``http://host:8080``, without a slash at the end. Raises ValueError."""
-    return _master.canonical(url)
+    from determined.common import master
+
+    return master.canonical(url)
 
 
 def get_default_master_url() -> str:
     """The service's address, as `det` finds it: $DET_MASTER, the local cluster, http://localhost:8080."""
-    return _master.find().url
+    from determined.common import master
+
+    return master.find().url

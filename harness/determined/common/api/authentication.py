@@ -24,13 +24,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import httpx
-
 from determined.common import master as master_address
 from determined.common.api import errors
 from determined.common.api.certs import Cert
-from determined.common.api.session import Session, transport_for
+from determined.common.api.session import Session
 from determined.common.api.token_store import TokenStore
+from determined.common.api.transport import AnyTransport, HttpTransport
 from determined.common.master import MasterAddress
 
 DEFAULT_USER = "determined"
@@ -56,9 +55,7 @@ def salt_and_hash(password: str) -> str:
     return hashlib.sha512((_SALT + password).encode()).hexdigest()
 
 
-def new_token(
-    url: str, user: str, password: str, *, transport: httpx.BaseTransport | None = None
-) -> str:
+def new_token(url: str, user: str, password: str, *, transport: AnyTransport | None = None) -> str:
     """Logs ``user`` in at ``url``; the token.
 
     Raises InvalidCredentialsException, and what :class:`Session` raises.
@@ -85,7 +82,7 @@ def connect(
     *,
     ask: AskPassword | None = None,
     store: TokenStore | None = None,
-    transport: httpx.BaseTransport | None = None,
+    transport: AnyTransport | None = None,
 ) -> Session:
     """A session with the service at ``address``, logged in; see the module for how.
 
@@ -101,9 +98,7 @@ def connect(
     return Session(address.url, token, transport=transport, connect_timeout=_CONNECT_SECONDS)
 
 
-def check_service(
-    address: MasterAddress, transport: httpx.BaseTransport | None = None
-) -> dict[str, Any]:
+def check_service(address: MasterAddress, transport: AnyTransport | None = None) -> dict[str, Any]:
     """The service's public description of itself.
 
     Raises MasterNotFoundException if nothing answers, BadResponseException if another program does.
@@ -126,18 +121,24 @@ def not_the_service(url: str) -> errors.BadResponseException:
     )
 
 
-def _quick(url: str, token: str | None, transport: httpx.BaseTransport | None) -> Session:
+@contextlib.contextmanager
+def _quick(url: str, token: str | None, transport: AnyTransport | None) -> Iterator[Session]:
     """A session for one short request, which leaves the caller's transport open."""
-    return Session(
+    session = Session(
         url,
         token,
-        transport=_kept_open(transport),
+        transport=transport,
         max_retries=_RETRIES,
         connect_timeout=_CONNECT_SECONDS,
     )
+    try:
+        yield session
+    finally:
+        if transport is None:
+            session.close()
 
 
-def logged_in(url: str, token: str, transport: httpx.BaseTransport | None) -> bool:
+def logged_in(url: str, token: str, transport: AnyTransport | None) -> bool:
     """Whether the service (still) takes ``token``."""
     with _quick(url, token, transport) as session:
         try:
@@ -147,7 +148,7 @@ def logged_in(url: str, token: str, transport: httpx.BaseTransport | None) -> bo
     return True
 
 
-def _runs_at(address: MasterAddress, transport: httpx.BaseTransport | None = None) -> bool:
+def _runs_at(address: MasterAddress, transport: AnyTransport | None = None) -> bool:
     """Whether the right cluster answers there: any cluster, or for a local address exactly the recorded
     one.
 
@@ -176,7 +177,7 @@ def _token(
     password: str | None,
     ask: AskPassword | None,
     store: TokenStore,
-    transport: httpx.BaseTransport | None,
+    transport: AnyTransport | None,
 ) -> str:
     """The first of the credentials that there are."""
     for found in _credentials(address, user, password, ask, store, transport):
@@ -203,7 +204,7 @@ def _credentials(
     password: str | None,
     ask: AskPassword | None,
     store: TokenStore,
-    transport: httpx.BaseTransport | None,
+    transport: AnyTransport | None,
 ) -> Iterator[str | _Login]:
     """Tokens that need no login, and logins, in the order in which they are used; see the module."""
     url = address.url
@@ -267,20 +268,6 @@ def _task_token(url: str) -> str | None:
     return token
 
 
-class _KeptOpen(httpx.BaseTransport):
-    """Wraps a caller's transport, which several sessions use one after the other."""
-
-    def __init__(self, inner: httpx.BaseTransport) -> None:
-        self._inner = inner
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        return self._inner.handle_request(request)
-
-
-def _kept_open(transport: httpx.BaseTransport | None) -> httpx.BaseTransport | None:
-    return None if transport is None else _KeptOpen(transport)
-
-
 def current_user(session: Session) -> dict[str, Any]:
     """The user behind the session's token, as the service describes it."""
     user: dict[str, Any] = session.get("/api/v1/me")["user"]
@@ -304,7 +291,7 @@ def login(master_address: str, username: str, password: str, cert: Cert | None =
     Raises InvalidCredentialsException, and what :class:`Session` raises.
     """
     url = _canonical(master_address)
-    transport = transport_for(url, cert)
+    transport = HttpTransport(url, cert)
     token = new_token(url, username, password, transport=transport)
     return Session(url, token, username=username, transport=transport)
 
@@ -320,7 +307,7 @@ def login_with_cache(
     Raises as :func:`connect`.
     """
     address = _find(master_address)
-    return connect(address, requested_user, password, transport=transport_for(address.url, cert))
+    return connect(address, requested_user, password, transport=HttpTransport(address.url, cert))
 
 
 class Credentials(NamedTuple):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import ssl
-
-    from determined.common.api.errors import MasterNotFoundException
 
 
 class Cert:
@@ -32,21 +30,6 @@ class Cert:
         """The name that the certificate must have; None: the address' host."""
         return self._name
 
-    @property
-    def is_usual(self) -> bool:
-        """Whether the system's certificates count, for the address' host."""
-        return self.pem is None and self.name is None and not self.noverify
-
-    def context(self) -> ssl.SSLContext:
-        """What checks the certificate. Raises OSError (SSLError) when the text is no PEM."""
-        import ssl
-
-        context = ssl.create_default_context(cadata=self.pem)
-        if self.noverify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
-
 
 def default_load(
     master_url: str,
@@ -64,14 +47,38 @@ def default_load(
     return Cert(pem, noverify, name)
 
 
-def unusable(error: OSError) -> MasterNotFoundException:
-    """What to say of a certificate that cannot be read."""
-    from determined.common.api.errors import MasterNotFoundException
+class Tls(NamedTuple):
+    """How a connection is secured."""
 
-    return MasterNotFoundException(
-        f"TLS: the certificates to trust cannot be read ({error}); DET_MASTER_CERT_FILE names a PEM file, or"
-        " is noverify"
-    )
+    context: ssl.SSLContext
+    name: str | None
+    """The name that the certificate must have; None: the address' host."""
+
+
+def tls_for(url: str, cert: Cert | None = None) -> Tls | None:
+    """What checks the certificate of the service at ``url``: ``cert``, else :func:`default_load`, else the
+    system's certificates; None for an address without TLS.
+
+    Raises MasterNotFoundException when the certificates to trust cannot be read.
+    """
+    if not url.startswith("https:"):
+        return None
+    import ssl
+
+    try:
+        cert = cert or default_load(url)
+        context = ssl.create_default_context(cadata=cert.pem)
+    except OSError as error:
+        from determined.common.api.errors import MasterNotFoundException
+
+        raise MasterNotFoundException(
+            f"TLS: the certificates to trust cannot be read ({error}); DET_MASTER_CERT_FILE names a PEM file,"
+            " or is noverify"
+        ) from error
+    if cert.noverify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return Tls(context, cert.name)
 
 
 cli_cert: Cert | None = None

@@ -1,42 +1,42 @@
 """One connection to the service: base URL, bearer token, retries, errors.
 
-The seam where the network is: pass ``transport=httpx.MockTransport(handler)`` (or an ASGI transport)
-and no socket is opened.
+The seam where the network is: pass ``transport=httpx.MockTransport(handler)`` and no socket is opened.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import copy
 import logging
-import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
+from email.message import Message
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
-import httpx
 import orjson
 
 from determined.common.api import errors, no_answer
+from determined.common.api.transport import (
+    AnyTransport,
+    HttpTransport,
+    NoAnswerError,
+    Request,
+    Response,
+    adapted,
+)
 from determined.common.backoff import Backoff
 
 if TYPE_CHECKING:
     from determined.common.api.certs import Cert
 
-# httpx logs each request at INFO, httpcore each step of it at DEBUG: in a training script's output
-# that would be our noise.
-for _name in ("httpx", "httpcore"):
-    if logging.getLogger(_name).level == logging.NOTSET:
-        logging.getLogger(_name).setLevel(logging.WARNING)
-
 RETRY_STATUSES = frozenset({502, 503, 504})
 RETRY_SECONDS = (0.1, 5.0)
 STREAM_SILENCE_S = 180.0
 """A stream of bytes may pause so long, for example while the service reads from a slow storage."""
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-"""After these the service has not heard of the request."""
 SAID_AFTER = 7
 """After this many retries (some ten seconds), say why the request still waits."""
 
@@ -59,13 +59,6 @@ def _encoded(content: Any) -> bytes:
         raise errors.BadRequestException(
             f"nothing was sent: {shown} is not UTF-8; rename or rewrite it"
         ) from None
-
-
-def failure(response: httpx.Response) -> errors.APIException:
-    """The exception for an error answer."""
-    address = str(response.request.url.copy_with(raw_path=b"/")).rstrip("/")
-    content_type = response.headers.get("Content-Type", "")
-    return errors.of_answer(response.status_code, response.content, content_type, address)
 
 
 def _streamed_error(error: Any) -> errors.APIException:
@@ -92,25 +85,19 @@ class Answer(dict[str, Any]):
         """Does nothing: a refusal has been raised already."""
 
 
-def transport_for(url: str, cert: Cert | None) -> httpx.BaseTransport | None:
-    """The transport that checks the service's certificate by ``cert``, else as the environment says
-    (:mod:`determined.common.api.certs`); None: the usual one will do.
+def _with_query(path: str, params: Mapping[str, Any] | None) -> str:
+    if not params:
+        return path
+    pairs = [(name, _in_query(value)) for name, value in params.items()]
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(pairs, doseq=True)}"
 
-    Raises MasterNotFoundException when there is no such certificate.
-    """
-    if not url.startswith("https:"):
-        return None
-    from determined.common.api import certs
 
-    try:
-        cert = cert or certs.default_load(url)
-        if cert.is_usual:
-            return None
-        from determined.common.api.tls import TlsTransport
-
-        return TlsTransport(cert)
-    except OSError as error:
-        raise certs.unusable(error) from error
+def _in_query(value: Any) -> Any:
+    if isinstance(value, list | tuple | set):
+        return [_in_query(one) for one in value]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else value
 
 
 def _token(given: Any) -> str | None:
@@ -165,7 +152,7 @@ class Session:
         connect_timeout: float | None = None,
         max_retries: Any = 5,
         cookies: Mapping[str, str] | None = None,
-        transport: httpx.BaseTransport | None = None,
+        transport: AnyTransport | None = None,
     ) -> None:
         if len(credentials) > 1:
             named: tuple[Any, ...] = (username, token, cert, max_retries)
@@ -176,33 +163,22 @@ class Session:
         self.username = username
         self.token = _token(token)
         self.max_retries = _number(max_retries)
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-
-        def connect() -> httpx.Client:
-            return httpx.Client(
-                base_url=self.master,
-                headers=headers,
-                cookies=dict(cookies or {}),
-                timeout=httpx.Timeout(timeout, connect=connect_timeout or timeout),
-                transport=transport or transport_for(self.master, cert),
-                # Loading the certificates costs 17 ms of CPU: not for a connection without TLS.
-                verify=self.master.startswith("https:"),
-                # A proxy meant for the internet must not stand between a trial and its service.
-                trust_env=False,
-            )
-
-        self._connect = connect
-        self._own_client, self._pid = connect(), os.getpid()
-
-    @property
-    def _client(self) -> httpx.Client:
-        if self._pid != os.getpid():
-            # By the parent's connections each would read the other's answers.
-            self._own_client, self._pid = self._connect(), os.getpid()
-        return self._own_client
+        self._timeout = timeout
+        self._connect_timeout = connect_timeout or timeout
+        self._headers = {"Accept": "*/*"}
+        if self.token:
+            self._headers["Authorization"] = f"Bearer {self.token}"
+        if cookies:
+            self._headers["Cookie"] = "; ".join(f"{name}={cookies[name]}" for name in cookies)
+        # No proxy is heeded: what is meant for the internet must not stand between a trial and its service.
+        self._transport = (
+            HttpTransport(self.master, cert)
+            if transport is None
+            else adapted(transport, self.master)
+        )
 
     def close(self) -> None:
-        self._client.close()
+        self._transport.close()
 
     def with_retry(self, max_retries: Any) -> Session:
         """A session of the same user with other retries."""
@@ -232,12 +208,24 @@ class Session:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
         max_retries: int | None = None,
-    ) -> httpx.Response:
-        """One call; ``json`` is encoded with NaN refused (send such metrics as strings)."""
-        headers = dict(headers or {})
+        answers: Collection[int] = (),
+    ) -> Response:
+        """One call; ``json`` is encoded with NaN refused (send such metrics as strings).
+
+        ``answers``: statuses of errors that are answers all the same.
+        """
+        headers = {**self._headers, **(headers or {})}
         if json is not None:
             content = _encoded(json)
             headers["Content-Type"] = "application/json"
+        asked = Request(
+            method,
+            _with_query(path, params),
+            headers,
+            content,
+            timeout or self._connect_timeout,
+            timeout or self._timeout,
+        )
         retries = self.max_retries if max_retries is None else max_retries
         backoff = Backoff(*RETRY_SECONDS)
         # A request with a list of what to delete gets the same answer again.
@@ -246,34 +234,33 @@ class Session:
         for attempt in range(retries + 1):
             last = attempt == retries
             try:
-                response = self._client.request(
-                    method,
-                    path,
-                    params=params,
-                    content=content,
-                    headers=headers,
-                    timeout=httpx.USE_CLIENT_DEFAULT if timeout is None else timeout,
-                )
-            except httpx.TransportError as error:
+                response = self._transport.send(asked)
+                found = response.content
+            except NoAnswerError as error:
                 if last:
                     raise errors.MasterNotFoundException(
-                        f"no answer from the service at {self.master}: {no_answer.why(error)}"
+                        f"no answer from the service at {self.master}: {no_answer.why(error, self.master)}"
                     ) from error
-                perhaps_done |= not isinstance(error, _NOT_SENT)
+                perhaps_done |= error.was_sent
             else:
-                if response.status_code < 400:
+                if response.status_code < 400 or response.status_code in answers:
                     return response
                 if names_one and perhaps_done and response.status_code == 404:
-                    return httpx.Response(204, request=response.request)
+                    return Response(204, Message(), None)
                 perhaps_done = True
                 if last or response.status_code not in RETRY_STATUSES:
-                    raise failure(response)
+                    raise self._failure(response, found)
             if attempt == SAID_AFTER:
                 logger.warning(
                     "no answer from the service at %s: trying again for some minutes", self.master
                 )
             time.sleep(backoff.next_delay())
         raise AssertionError("unreachable")
+
+    def _failure(self, response: Response, body: bytes) -> errors.APIException:
+        """The exception for an error answer."""
+        kind = response.headers.get("Content-Type", "")
+        return errors.of_answer(response.status_code, body, kind, self.master)
 
     def _parsed(self, method: str, path: str, **kwargs: Any) -> Any:
         response = self.request(method, path, **kwargs)
@@ -317,39 +304,42 @@ class Session:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         away: Collection[int] = (),
-    ) -> Iterator[httpx.Response]:
+    ) -> Iterator[Response]:
         """GET, whose answer the block reads as it arrives; it may be silent for ``read_s`` seconds.
 
         Raises what the status means; MasterNotFoundException for one of ``away``, and when the answer breaks
         off, also within the block.
         """
-        timeout = httpx.Timeout(30.0, read=read_s)
+        asked = Request(
+            "GET",
+            _with_query(path, params),
+            {**self._headers, **(headers or {})},
+            None,
+            30.0,
+            read_s,
+        )
         try:
-            with self._client.stream(
-                "GET", path, params=params, headers=headers, timeout=timeout
-            ) as response:
+            with contextlib.closing(self._transport.send(asked)) as response:
                 if response.status_code >= 400:
-                    response.read()
-                    refusal = failure(response)
+                    refusal = self._failure(response, response.content)
                     if response.status_code in away:
                         raise errors.MasterNotFoundException(refusal.message)
                     raise refusal
                 yield response
-        except httpx.TransportError as error:
+        except NoAnswerError as error:
             raise errors.MasterNotFoundException(
-                f"lost the connection to the service at {self.master}: {no_answer.why(error)}"
+                f"lost the connection to the service at {self.master}:"
+                f" {no_answer.why(error, self.master)}"
             ) from error
 
     def stream_text(self, path: str, *, params: Mapping[str, Any] | None = None) -> Iterator[str]:
         """GET of text, in pieces as it arrives. Raises MasterNotFoundException when it breaks off."""
         with self._opened(path, params=params) as response:
-            yield from response.iter_text()
+            yield from codecs.iterdecode(response.iter_bytes(), "utf-8", errors="replace")
 
     @contextlib.contextmanager
-    def open(
-        self, path: str, *, headers: Mapping[str, str] | None = None
-    ) -> Iterator[httpx.Response]:
-        """GET of bytes, which the block reads as they arrive (``iter_raw``).
+    def open(self, path: str, *, headers: Mapping[str, str] | None = None) -> Iterator[Response]:
+        """GET of bytes, which the block reads as they arrive (``iter_bytes``).
 
         Asks once. Raises MasterNotFoundException when nothing answers, also within the block when the answer
         breaks off or the service asks for another try (503).

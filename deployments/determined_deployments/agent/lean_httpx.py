@@ -1,7 +1,7 @@
 """Imports httpx without its command line: :func:`import_httpx`.
 
 ``import httpx`` imports ``httpx._main`` if click, rich and pygments are there: half of its time, and
-40 to 65 ms of CPU for each agent, fork server and training process. Nothing else is missing; only
+40 to 65 ms of CPU for a starting agent. Nothing else is missing; only
 ``httpx.main()`` says that it is not installed.
 """
 
