@@ -102,7 +102,7 @@ class LegReporter:
             self._post_start(started)
         self._shipper.run()
 
-    def _post_start(self, started: Started, service: ServiceLink | None = None) -> None:
+    def _post_start(self, started: Started, service: Session | None = None) -> None:
         refusal = self._post(paths.RUNNING, started, service)
         if refusal is not None:
             self._on_refused(refusal)
