@@ -68,6 +68,12 @@ def login(
     url = shared.address.url
     # Before the password is asked for.
     authentication.check_service(shared.address, shared.transport)
+    local = shared.address.local
+    if local is not None and user in local.passwords:
+        talk(
+            f"no login is needed for {user} of the local cluster: `det -u {user} …` takes its password from"
+            f" {local.data_dir / 'cluster.json'}"
+        )
     token = authentication.new_token(url, user, _password(user), transport=shared.transport)
     TokenStore().set_token(url, user, token)
     talk(f"logged in to {url} as {user}")

@@ -206,7 +206,7 @@ def test_agents_are_removed(det: Det, service: FakeService) -> None:
 
 
 def test_other_users_learn_how_to_ask_as_administrator(
-    det: Det, service: FakeService, tmp_path: Path
+    det: Det, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = "only an administrator may change the cluster"
 
@@ -230,6 +230,13 @@ def test_other_users_learn_how_to_ask_as_administrator(
     assert det("agent", "remove", "a").stderr == hint
     service.passwords["admin"] = "a"
     assert det("-u", "admin", "agent", "remove", "a").stderr == f"error: {words}\n"
+    monkeypatch.setenv("DET_PASS", "a")
+    login = det("user", "login", "admin")
+    assert login.exit_code == 0
+    assert (
+        "no login is needed for admin of the local cluster: `det -u admin …` takes"
+        in login.stderr
+    )
 
 
 def test_users_of_variables_and_of_the_option_are_not_kept(
