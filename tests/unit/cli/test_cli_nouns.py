@@ -234,8 +234,7 @@ def test_other_users_learn_how_to_ask_as_administrator(
     login = det("user", "login", "admin")
     assert login.exit_code == 0
     assert (
-        "no login is needed for admin of the local cluster: `det -u admin …` takes"
-        in login.stderr
+        "no login is needed for admin of the local cluster: `det -u admin …` takes" in login.stderr
     )
 
 
