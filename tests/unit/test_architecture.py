@@ -27,7 +27,8 @@ PACKAGES = {
 
 # The harness' modules that the platform shares; everything else of it belongs to training processes
 # and users.
-CONFIG = {"determined.expconf", "determined.__version__"}
+CONFIG = {"determined.expconf"}
+VERSION = {"determined.__version__"}
 BACKOFF = {"determined.common.backoff"}
 # Text of other people, on a terminal and in the service's log.
 PRINTABLE = {"determined.common.printable"}
@@ -35,8 +36,6 @@ PRINTABLE = {"determined.common.printable"}
 INSTALLATION = {"determined.common.installation"}
 # Who imports Prefect.
 LEAN = {"determined.common.lean_jsonschema"}
-# From when on a disk counts as full.
-DISK = {"determined.common.disk"}
 # What both sides of the wire import.
 WIRE = {"determined.common.wire"}
 # The cluster's own configuration, which `det` checks before the service reads it.
@@ -52,11 +51,15 @@ STORAGE = {"determined.storage", "determined.errors"}
 ALLOWED: dict[str, set[str]] = {
     "determined": {"determined"},
     "determined_searchers": {"determined_searchers"} | INSTALLATION,
-    # The limits on names, tags and metadata are the wire's. Files are read and written by the server of
-    # MLflow's pages, a process of its own.
-    "determined_registry": {"determined_registry"} | CONFIG | WIRE | STORAGE,
+    # The limits on names, tags and metadata are the wire's. The server of MLflow's pages, a process of its
+    # own, reads and writes files, and asks the service for changes.
+    "determined_registry": {"determined_registry", "determined.common.api"}
+    | CONFIG
+    | WIRE
+    | STORAGE,
     "determined_service": {"determined_service", "determined_registry", "determined_searchers"}
     | CONFIG
+    | VERSION
     | BACKOFF
     | INSTALLATION
     | PRINTABLE
@@ -64,18 +67,17 @@ ALLOWED: dict[str, set[str]] = {
     | PROMOTION
     | PIPELINE
     | LEAN
-    | DISK
     | WIRE
     # Of the service only the process that reads checkpoint files; see the test below.
     | STORAGE,
-    "determined_tasks": {"determined_tasks", "determined_searchers"} | CLIENT | STORAGE,
+    "determined_tasks": {"determined_tasks"} | CLIENT | STORAGE,
     "determined_flows": {"determined_flows", "determined_tasks", "determined_searchers"}
     | CLIENT
     | STORAGE
     # The blocks are for users' flows, and use what users have.
     | {"determined.experimental"},
     # Agents run legs, so they use the tasks; flows they know by name only.
-    "determined_deployments": {"determined_deployments", "determined_tasks"} | CLIENT,
+    "determined_deployments": {"determined_deployments", "determined_tasks"} | CLIENT | VERSION,
 }
 
 
@@ -120,6 +122,9 @@ def test_imports_go_one_way(package: str) -> None:
     files = list(PACKAGES[package].rglob("*.py"))
     assert files, f"no module found in {PACKAGES[package]}"
     allowed = ALLOWED[package]
+    imported = {name for path in files for name in imports_of(path, package)}
+    unused = {one for one in allowed if not any(is_allowed(name, {one}) for name in imported)}
+    assert unused == set(), "what nobody imports need not be allowed"
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in files

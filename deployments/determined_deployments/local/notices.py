@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 
-from determined.common import disk
+from determined.common.wire import disk
 from determined_deployments.local import probe
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+import base64
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
-
-
-@functools.cache
-def _client() -> httpx.Client:
-    # One client: making one costs more than a request. trust_env=False: a proxy must not stand
-    # before a loopback address. No keep-alive: an idle connection would hold up a server's shutdown.
-    limits = httpx.Limits(max_keepalive_connections=0)
-    return httpx.Client(trust_env=False, verify=False, limits=limits)
+from determined.common.api import Session, errors
 
 
 def get(
@@ -24,23 +17,26 @@ def get(
 
     ``token``: a bearer token; ``login``: ``user:password``.
     """
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    auth = httpx.BasicAuth(*login.split(":", 1)) if login else None
-    return _json(lambda: _client().get(url, headers=headers, auth=auth, timeout=timeout))
+    basic = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
+    return _ask("GET", url, token, timeout, headers=basic)
 
 
 def post(url: str, body: Mapping[str, Any], *, token: str, timeout: float) -> Any | None:
     """As :func:`get`, with a JSON body."""
-    headers = {"Authorization": f"Bearer {token}"}
-    return _json(lambda: _client().post(url, json=body, headers=headers, timeout=timeout))
+    return _ask("POST", url, token, timeout, json=body)
 
 
-def _json(request: Callable[[], httpx.Response]) -> Any | None:
-    try:
-        response = request()
-        return response.json() if response.status_code == 200 else None
-    except (httpx.HTTPError, ValueError):
-        return None
+def _ask(method: str, url: str, token: str | None, timeout: float, **options: Any) -> Any | None:
+    parts = urlsplit(url)
+    # An idle connection would hold up a server's shutdown.
+    with Session(
+        f"{parts.scheme}://{parts.netloc}", token, timeout=timeout, max_retries=0
+    ) as session:
+        try:
+            answer = session.request(method, parts.path, **options)
+            return answer.json() if answer.status_code == 200 else None
+        except (errors.APIException, ValueError):
+            return None
 
 
 def is_ok(url: str) -> bool:

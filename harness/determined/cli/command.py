@@ -10,10 +10,10 @@ from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.launched import follow, start
 from determined.cli.launched.commands import add_commands
-from determined.cli.launched.nouns import COMMAND
 from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.wire.kinds import TaskKind
 
 app = group("Commands: programs that run on the cluster's machines.", default="list")
 
@@ -56,7 +56,7 @@ def run(
         given = start.configuration(
             config_file, config, volume, entrypoint or (), ports=local.ports
         )
-        task = start.send(shared, COMMAND, given, context, include)
+        task = start.send(shared, TaskKind.COMMAND, given, context, include)
         if detach:
             echo(task.id)
             return
@@ -65,4 +65,4 @@ def run(
         follow.exit_as(follow.follow(task))
 
 
-add_commands(app, COMMAND)
+add_commands(app, TaskKind.COMMAND)

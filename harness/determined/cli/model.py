@@ -139,7 +139,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Add a model to the registry."""
-    made = state(ctx).client.create_model(name, description, workspace_name=workspace)
+    made = state(ctx).models.create_model(name, description, workspace_name=workspace)
     made.reload()
     render.show(MODELS, [made], chosen(json, csv=False), document=made.document)
 
@@ -179,7 +179,7 @@ def list_models(
     """List the models of the registry."""
     from determined.experimental._enums import ModelSortBy, OrderBy
 
-    found = state(ctx).client.list_models(
+    found = state(ctx).models.list_models(
         ModelSortBy[sort_by.name],
         OrderBy[order_by.name],
         workspace_names=workspaces.split(",") if workspaces else None,
@@ -202,7 +202,7 @@ def describe(
 ) -> None:
     """Show a model, one of its versions, and where that version comes from."""
     fmt = chosen(json, csv)
-    model = state(ctx).client.get_model(name)
+    model = state(ctx).models.get_model(name)
     found = _found(reference(ctx, name), version)
     sections = [Section("Model", [*MODELS, *NOTED], [model.document])]
     if found is not None:
@@ -237,8 +237,7 @@ def register_version(
     json: Json = False,
 ) -> None:
     """Make a checkpoint the next version of a model. It cannot be deleted from then on."""
-    client = state(ctx).client
-    made = client.get_model(name).register_version(uuid)
+    made = state(ctx).models.get_model(name).register_version(uuid)
     made.reload()
     document = {"modelVersion": made.document}
     render.show(VERSIONS, [made], chosen(json, csv=False), document=document)
@@ -261,7 +260,7 @@ def download(
     mode: Mode = "auto",
 ) -> None:
     """Download the checkpoint of a version to checkpoints/<UUID>, or to DIR."""
-    found = state(ctx).client.get_model(name).get_version(_meant(version))
+    found = state(ctx).models.get_model(name).get_version(_meant(version))
     if found is None:
         raise CliError(f"model {name!r} has no versions yet: det model register-version NAME UUID")
     assert found.checkpoint is not None

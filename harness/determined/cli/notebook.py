@@ -12,13 +12,14 @@ from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.launched import opening, start
 from determined.cli.launched.commands import Everybodys, TaskId, TaskIds, add_commands
-from determined.cli.launched.nouns import NOTEBOOK, reference, references
+from determined.cli.launched.nouns import reference, references
 from determined.cli.launched.publishing import Published
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.wire.kinds import TaskKind
 
 COLUMNS = (
     Column("ID", "id"),
@@ -70,7 +71,7 @@ def start_notebook(
         )
         fields: dict[str, str] = {}
         if restore is not None:
-            before = reference(shared, NOTEBOOK, restore)
+            before = reference(shared, TaskKind.NOTEBOOK, restore)
             fields["restoreId"] = before.id
             if not given:
                 given = before.get_config()
@@ -82,7 +83,7 @@ def start_notebook(
                 talk(f"warning: {warning}")
             echo(yaml.safe_dump(found, sort_keys=False).rstrip())
             return
-        task = start.send(shared, NOTEBOOK, given, context, include, **fields)
+        task = start.send(shared, TaskKind.NOTEBOOK, given, context, include, **fields)
         if detach:
             echo(task.id)
             return
@@ -95,7 +96,7 @@ def start_notebook(
 @app.command("open")
 def open_notebook(ctx: typer.Context, task_id: TaskId, no_browser: start.NoBrowser = False) -> None:
     """Open a notebook of yours in the browser."""
-    opening.show(reference(state(ctx), NOTEBOOK, task_id), browser=not no_browser)
+    opening.show(reference(state(ctx), TaskKind.NOTEBOOK, task_id), browser=not no_browser)
 
 
 @app.command("files")
@@ -111,7 +112,7 @@ def list_files(
 @app.command("delete-files")
 def delete_files(ctx: typer.Context, task_ids: TaskIds, yes: Yes = False) -> None:
     """Delete the files that ended notebooks left: no other notebook can begin with them then."""
-    meant = references(state(ctx), NOTEBOOK, task_ids)
+    meant = references(state(ctx), TaskKind.NOTEBOOK, task_ids)
     ids = ", ".join(task.id for task in meant)
     confirm(f"Delete the files of notebook {ids}? This cannot be undone.", yes)
     for task in meant:
@@ -119,4 +120,4 @@ def delete_files(ctx: typer.Context, task_ids: TaskIds, yes: Yes = False) -> Non
         talk(f"the files of notebook {task.id} are being deleted")
 
 
-add_commands(app, NOTEBOOK)
+add_commands(app, TaskKind.NOTEBOOK)

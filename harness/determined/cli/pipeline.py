@@ -358,7 +358,7 @@ def _require_step(now: Record, step: str | None) -> None:
 def _show_logs(
     shared: State, step: str, experiment_id: int, *, follow: bool, json: bool, tail: int | None
 ) -> None:
-    experiment = shared.client.get_experiment(experiment_id)
+    experiment = shared.experiments.get_experiment(experiment_id)
     if follow:
         try:
             trial = experiment.await_first_trial()

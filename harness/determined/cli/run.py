@@ -9,10 +9,11 @@ import typer
 
 from determined.cli.errors import CliError, talk
 from determined.cli.launched import follow, start
-from determined.cli.launched.nouns import COMMAND, reference
+from determined.cli.launched.nouns import reference
 from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.wire.kinds import TaskKind
 
 app = typer.Typer(add_completion=False)
 
@@ -68,7 +69,7 @@ def run(
             raise typer.BadParameter(
                 "--fetch brings files of an earlier run: leave the program out"
             )
-        returned.fetch(reference(shared, COMMAND, fetch), Path.cwd())
+        returned.fetch(reference(shared, TaskKind.COMMAND, fetch), Path.cwd())
         return
     if not here:
         raise CliError(
@@ -88,7 +89,7 @@ def run(
         given: dict[str, Any] = start.configuration(
             config_file, chosen, volume, program or (), ports=local.ports
         )
-        task = start.send(shared, COMMAND, given, directory, include)
+        task = start.send(shared, TaskKind.COMMAND, given, directory, include)
         if detach:
             echo(task.id)
             return

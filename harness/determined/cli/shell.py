@@ -11,10 +11,11 @@ from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.launched import ready, start
 from determined.cli.launched.commands import TaskId, add_commands
-from determined.cli.launched.nouns import SHELL, reference, references
+from determined.cli.launched.nouns import reference, references
 from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import State, state
+from determined.common.wire.kinds import TaskKind
 
 if TYPE_CHECKING:
     from determined.experimental._task import Task
@@ -62,7 +63,7 @@ def start_shell(
         given = start.configuration(
             config_file, config, volume, kind="ShellConfig", ports=local.ports
         )
-        shell = start.send(shared, SHELL, given, context, include)
+        shell = start.send(shared, TaskKind.SHELL, given, context, include)
         if detach:
             echo(shell.id)
             return
@@ -85,7 +86,7 @@ def open_shell(
     --publish is for ports that the shell was started with; ssh's own -L, after --, is for any.
     """
     shared = state(ctx)
-    shell = reference(shared, SHELL, shell_id)
+    shell = reference(shared, TaskKind.SHELL, shell_id)
     with Published(publish or (), shared) as local:
         local.start(shell.id)
         _open(shared, shell, ssh_opts or [], show_ssh_command, no_ssh)
@@ -97,7 +98,7 @@ def show_command(ctx: typer.Context, shell_id: TaskId, ssh_opts: SshOptions = No
     from determined.cli.launched import ssh
 
     shared = state(ctx)
-    shell = reference(shared, SHELL, shell_id)
+    shell = reference(shared, TaskKind.SHELL, shell_id)
     ready.wait(shell)
     access = ssh.prepare(_with_ssh(shell.document))
     echo(shlex.join([*access.argv(ssh.proxy_command(shared)), *(ssh_opts or [])]))
@@ -133,14 +134,14 @@ def config_ssh(
         had = ssh_config.remove(shared.address.url)
         talk("removed" if had else "nothing to remove")
         return
-    found = shared.tasks.list_tasks(SHELL.kind, [shared.username])
+    found = shared.tasks.list_tasks(TaskKind.SHELL, [shared.username])
     ended = {one.id for one in found if one.has_ended}
     for shell_id in ssh.kept():
         if shell_id in ended:
             ssh.forget(shell_id)
     alive = [one for one in found if one.state == "RUNNING"]
     blocks, hosts = [], []
-    for shell in references(shared, SHELL, shell_ids) if shell_ids else alive:
+    for shell in references(shared, TaskKind.SHELL, shell_ids) if shell_ids else alive:
         ready.wait(shell)
         facts = shell.document
         if facts.get("noSsh"):
@@ -219,4 +220,4 @@ def _say_how_to_come_back(shell: Task) -> None:
     )
 
 
-add_commands(app, SHELL)
+add_commands(app, TaskKind.SHELL)

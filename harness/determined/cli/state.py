@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from determined.common.master import MasterAddress
     from determined.experimental import Determined
     from determined.experimental._cluster import ClusterVerbs
+    from determined.experimental._experiment_verbs import ExperimentVerbs
+    from determined.experimental._model import ModelVerbs
     from determined.experimental._task import TaskVerbs
+    from determined.experimental._user import UserVerbs
 
 
 @dataclass
@@ -112,16 +115,39 @@ class State:
 
         return self.session.username or str(authentication.current_user(self.session)["username"])
 
+    # Parts of :attr:`client`, each without the time that the import of the rest takes.
+
+    @cached_property
+    def experiments(self) -> ExperimentVerbs:
+        """What :attr:`client` does with experiments."""
+        from determined.experimental._experiment_verbs import ExperimentVerbs
+
+        return ExperimentVerbs(self.session)
+
+    @cached_property
+    def models(self) -> ModelVerbs:
+        """What :attr:`client` does with models."""
+        from determined.experimental._model import ModelVerbs
+
+        return ModelVerbs(self.session)
+
+    @cached_property
+    def users(self) -> UserVerbs:
+        """What :attr:`client` does with users."""
+        from determined.experimental._user import UserVerbs
+
+        return UserVerbs(self.session)
+
     @cached_property
     def tasks(self) -> TaskVerbs:
-        """What :attr:`client` does with tasks, without the time that the import of the rest takes."""
+        """What :attr:`client` does with tasks."""
         from determined.experimental._task import TaskVerbs
 
         return TaskVerbs(self.session)
 
     @cached_property
     def cluster(self) -> ClusterVerbs:
-        """What :attr:`client` does with the cluster, without the time that the import of the rest takes."""
+        """What :attr:`client` does with the cluster."""
         from determined.experimental._cluster import ClusterVerbs
 
         return ClusterVerbs(self.session)

@@ -12,10 +12,11 @@ from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.launched import opening, start
 from determined.cli.launched.commands import TaskId, add_commands
-from determined.cli.launched.nouns import TENSORBOARD, reference
+from determined.cli.launched.nouns import reference
 from determined.cli.launched.publishing import Published
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.wire.kinds import TaskKind
 
 app = group("TensorBoards: the curves of experiments and trials.", default="list")
 
@@ -84,7 +85,7 @@ def start_tensorboard(
             config_file, config, None, kind="TensorboardConfig", ports=local.ports
         )
         of = {"experimentIds": experiment_ids or [], "trialIds": trial_ids or []}
-        task = start.send(shared, TENSORBOARD, given, context, include, **of)
+        task = start.send(shared, TaskKind.TENSORBOARD, given, context, include, **of)
         if detach:
             echo(task.id)
             return
@@ -99,7 +100,7 @@ def open_tensorboard(
     ctx: typer.Context, task_id: TaskId, no_browser: start.NoBrowser = False
 ) -> None:
     """Open a TensorBoard in the browser; every user may."""
-    opening.show(reference(state(ctx), TENSORBOARD, task_id), browser=not no_browser)
+    opening.show(reference(state(ctx), TaskKind.TENSORBOARD, task_id), browser=not no_browser)
 
 
-add_commands(app, TENSORBOARD)
+add_commands(app, TaskKind.TENSORBOARD)

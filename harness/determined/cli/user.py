@@ -125,9 +125,9 @@ def create(
     Without a terminal and without --password, the password is the first line of standard input.
     """
     shared = state(ctx)
-    client = shared.client  # Logs in before the new password is asked for.
+    users = shared.users  # Logs in before the new password is asked for.
     given = _new_password(username) if password is None else password
-    client.create_user(username, admin, given)
+    users.create_user(username, admin, given)
     talk(f"created {username}" + (", an administrator" if admin else ""))
 
 
@@ -222,7 +222,7 @@ def change_password(
     Without a terminal, each is a line of standard input (the new one once), and the old one may be DET_PASS.
     The user's other sessions end; tasks that run go on.
     """
-    me = state(ctx).client.whoami()
+    me = state(ctx).users.whoami()
     if username is None or username == me.username:
         old = _password(me.username)
         me.change_password(_new_password(me.username), old_password=old)
@@ -239,7 +239,7 @@ def _named(ctx: typer.Context, username: str) -> User:
             f"there is no user of that name: it has {len(username)} characters, and names have at most"
             f" {limits.NAME_CHARS}"
         )
-    return state(ctx).client.get_user_by_name(username)
+    return state(ctx).users.get_user_by_name(username)
 
 
 def _new_password(user: str) -> str:
@@ -280,7 +280,7 @@ def link_with_agent_user(
 @app.command("whoami")
 def whoami(ctx: typer.Context, json: Json = False) -> None:
     """Show the current user."""
-    user = state(ctx).client.whoami()
+    user = state(ctx).users.whoami()
     if json:
         render.print_json(user.document)
     else:
@@ -295,5 +295,5 @@ def list_users(
     csv: Csv = False,
 ) -> None:
     """List the users."""
-    found = state(ctx).client.list_users(None if all_ else True)
+    found = state(ctx).users.list_users(None if all_ else True)
     render.show(USERS, found, chosen(json, csv), what="users")

@@ -22,7 +22,6 @@ P = ParamSpec("P")
 # Groups of metrics whose names are older than groups are.
 _LEGACY_TRAINING = "training"
 _LEGACY_VALIDATION = "validation"
-_INFERENCE = "inference"
 
 _FALSE = frozenset({"0", "off", "f", "false", "n", "no", ""})
 _RETRIES = 20

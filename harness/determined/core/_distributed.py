@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from types import TracebackType
 from typing import Any
 
 from determined.constants import (
@@ -157,12 +156,7 @@ class DistributedContext:
     def __enter__(self) -> DistributedContext:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def get_rank(self) -> int:

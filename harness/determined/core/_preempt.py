@@ -6,7 +6,6 @@ import enum
 import logging
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 from determined.core._connection import Connection
@@ -126,12 +125,7 @@ class PreemptContext:
     def __enter__(self) -> PreemptContext:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _may_ask(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from determined.common.wire import workspace
 from determined.expconf.launch import TRIAL_CLASS
 
 PROCESSES = "determined-process"
@@ -22,8 +23,6 @@ ORDERS = {
 """The order in which a pool serves, by the type of its scheduler."""
 HEEDS_PRIORITY, HEEDS_WEIGHT = ("priority",), ("fair_share",)
 
-ONLY = "Uncategorized"
-"""The one workspace, and its project."""
 MOST_NAMED = 3
 NAMED_CHARS = 200
 """The most mounts named in a sentence, and the most characters of each path."""
@@ -127,14 +126,14 @@ def not_served(where: Surroundings, heeding: tuple[str, ...]) -> str | None:
 
 
 def _one_workspace(config: Mapping[str, Any], where: Surroundings) -> str | None:
-    named = [config.get("workspace") or ONLY, config.get("project") or ONLY]
-    if named == [ONLY, ONLY]:
+    named = [config.get("workspace") or workspace.NAME, config.get("project") or workspace.NAME]
+    if named == [workspace.NAME, workspace.NAME]:
         return None
     place = " / ".join(map(shown, named))
     noun, how = ("task", "descriptions") if where.is_task else ("experiment", "labels and names")
     return (
-        f"this cluster has one workspace and one project, both {ONLY!r}, and the {noun} is in them, not in "
-        f"{place}; tell {noun}s apart by {how}"
+        f"this cluster has one workspace and one project, both {workspace.NAME!r}, and the {noun} is in them, "
+        f"not in {place}; tell {noun}s apart by {how}"
     )
 
 

@@ -14,7 +14,7 @@ from determined.common.api import pages
 from determined.common.api.session import Session
 from determined.common.nonfinite import numbers
 from determined.experimental._checkpoint import Checkpoint
-from determined.experimental._enums import DownloadMode, OrderBy
+from determined.experimental._enums import DownloadMode, ModelSortBy, OrderBy
 from determined.experimental._metrics import TrialMetrics, parse_reports, parse_time
 
 MODELS = "/api/v1/models"
@@ -388,3 +388,73 @@ class Model:
     def __repr__(self) -> str:
         metadata = json.dumps(self.metadata, default=str)
         return f"Model(id={self.model_id}, name={self.name!r}, metadata={metadata})"
+
+
+class ModelVerbs:
+    """What :class:`~determined.experimental.Determined` does with the model registry."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def create_model(
+        self,
+        name: str,
+        description: str | None = "",
+        metadata: dict[str, Any] | None = None,
+        labels: list[str] | None = None,
+        workspace_name: str | None = None,
+    ) -> Model:
+        """Adds a model to the registry. Names are unique, whatever their case.
+
+        Raises BadRequestException; APIException (409) when the name is taken; NotFoundException for any
+        workspace but "Uncategorized".
+        """
+        given = {
+            "description": description,
+            "metadata": metadata,
+            "labels": labels,
+            "workspaceName": workspace_name,
+        }
+        body = {key: value for key, value in given.items() if value is not None}
+        # The id lets the service recognise a request that is sent again after a lost answer.
+        body |= {"name": name, "requestId": str(uuid.uuid4())}
+        return Model._from_json(self._session.post(MODELS, json=body)["model"], self._session)
+
+    def get_model(self, identifier: str | int) -> Model:
+        """A model by its name, whatever the case, or by its id. Raises NotFoundException."""
+        found = self._session.get(model_path(identifier))["model"]
+        return Model._from_json(found, self._session)
+
+    def get_model_by_id(self, model_id: int) -> Model:
+        """Raises NotFoundException."""
+        return self.get_model(model_id)
+
+    def list_models(
+        self,
+        sort_by: ModelSortBy = ModelSortBy.NAME,
+        order_by: OrderBy = OrderBy.ASCENDING,
+        name: str | None = None,
+        description: str | None = None,
+        model_id: int | None = None,
+        workspace_names: list[str] | None = None,
+        workspace_ids: list[int] | None = None,
+    ) -> list[Model]:
+        """The models that match all arguments; ``name`` and ``description`` match a part."""
+        params = {
+            "sortBy": sort_by.value,
+            "orderBy": order_by.value,
+            "name": name or None,
+            "description": description or None,
+            "id": model_id,
+            "workspaceNames": workspace_names,
+            "workspaceIds": workspace_ids,
+        }
+        found = pages.read(self._session, MODELS, "models", params)
+        return [Model._from_json(data, self._session) for data in found]
+
+    get_models = list_models
+
+    def get_model_labels(self) -> list[str]:
+        """The labels of all models that are not archived, the most used ones first."""
+        found: list[str] = self._session.get("/api/v1/model/labels")["labels"]
+        return found

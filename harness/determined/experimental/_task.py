@@ -12,7 +12,7 @@ from urllib.parse import quote
 import orjson
 
 from determined.common.api import tasks
-from determined.experimental._task_kind import TaskKind
+from determined.common.wire.kinds import TaskKind
 
 if TYPE_CHECKING:
     from determined.common.api.session import Session

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
-from determined.common.api import authentication
+from determined.common.api import authentication, pages
 from determined.common.api.session import Session
 
 
@@ -136,3 +137,49 @@ class User:
 
     def __repr__(self) -> str:
         return f"User(user_id={self.user_id}, username={self.username!r})"
+
+
+class UserVerbs:
+    """What :class:`~determined.experimental.Determined` does with users."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def whoami(self) -> User:
+        """The user who is logged in."""
+        return User._from_json(authentication.current_user(self._session), self._session)
+
+    def get_session_username(self) -> str:
+        """The name of the user who is logged in."""
+        return self.whoami().username
+
+    def logout(self) -> None:
+        """Ends this login, on this machine and at the service."""
+        authentication.logout(self._session, self.get_session_username())
+
+    def list_users(self, active: bool | None = None) -> list[User]:
+        """All users, or only the active or inactive ones if ``active`` is given."""
+        found = pages.read(self._session, "/api/v1/users", "users", {"active": active})
+        return [User._from_json(data, self._session) for data in found]
+
+    def create_user(
+        self, username: str, admin: bool, password: str | None = None, remote: bool = False
+    ) -> User:
+        """Creates a user; without ``password`` the password is blank. Raises ForbiddenException unless
+        the caller is an administrator."""
+        given = {"username": username, "admin": admin, "active": True, "remote": remote}
+        body: dict[str, Any] = {"user": given}
+        if password is not None:
+            body |= {"password": authentication.salt_and_hash(password), "isHashed": True}
+        return User._from_json(
+            self._session.post("/api/v1/users", json=body)["user"], self._session
+        )
+
+    def get_user_by_id(self, user_id: int) -> User:
+        """Raises NotFoundException."""
+        return User._from_json(self._session.get(f"/api/v1/users/{user_id}")["user"], self._session)
+
+    def get_user_by_name(self, user_name: str) -> User:
+        """Raises NotFoundException."""
+        path = f"/api/v1/users/{quote(user_name, safe='')}/by-username"
+        return User._from_json(self._session.get(path)["user"], self._session)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from determined._absent import absent
+from determined.common.wire.kinds import TaskKind
 from determined.experimental import _later
 from determined.experimental._checkpoint import Checkpoint
 from determined.experimental._cluster import Agent
@@ -38,7 +39,6 @@ from determined.experimental._metrics import TrainingMetrics, TrialMetrics, Vali
 from determined.experimental._model import AliasMove, Model, ModelVersion
 from determined.experimental._retraining import Retraining, RetrainingRun
 from determined.experimental._task import Task
-from determined.experimental._task_kind import TaskKind
 from determined.experimental._trial import Trial, TrialReference
 from determined.experimental._user import User
 

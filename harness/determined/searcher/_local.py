@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from determined.common.api import Session
-from determined.experimental._determined import Config
+from determined.experimental._experiment_verbs import Config
 from determined.searcher._method import SearchMethod
 from determined.searcher._operations import Operation, SavedOperation
 from determined.searcher._runner import SearchRunner, create_experiment, logger, login

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from determined import core, errors
 from determined.common import api
-from determined.experimental._determined import Config
+from determined.experimental._experiment_verbs import Config
 from determined.searcher._method import SearchMethod
 from determined.searcher._operations import Operation, SavedOperation
 from determined.searcher._runner import SearchRunner, create_experiment, logger, login

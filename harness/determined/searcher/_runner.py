@@ -11,7 +11,8 @@ from typing import Any
 from determined.common.api import Session, errors
 from determined.common.api.patience import OUTAGE_RETRIES
 from determined.experimental import client
-from determined.experimental._determined import Config, Determined
+from determined.experimental._determined import Determined
+from determined.experimental._experiment_verbs import Config
 from determined.searcher._events import SearcherEvent
 from determined.searcher._method import SearchMethod
 from determined.searcher._operations import Operation, Progress

@@ -10,7 +10,6 @@ import contextvars
 import functools
 from typing import Any, NoReturn
 
-import httpx
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import (
     INVALID_PARAMETER_VALUE,
@@ -20,6 +19,7 @@ from mlflow.protos.databricks_pb2 import (
     TEMPORARILY_UNAVAILABLE,
 )
 
+from determined.common.api import Session, errors
 from determined_registry.mlflow import configured
 
 PASS_HEADER = "x-determined-pass"
@@ -79,8 +79,8 @@ def invalid(sentence: str) -> MlflowException:
 
 
 @functools.cache
-def _client() -> httpx.Client:
-    return httpx.Client(timeout=TIMEOUT_S, trust_env=False)
+def _session(address: str) -> Session:
+    return Session(address, timeout=TIMEOUT_S, max_retries=0)
 
 
 def ask(method: str, path: str, body: Any = None, *, taken: str = "") -> dict[str, Any]:
@@ -96,20 +96,16 @@ def ask(method: str, path: str, body: Any = None, *, taken: str = "") -> dict[st
             "cluster's service, whose address with /mlflow is the MLFLOW_TRACKING_URI"
         )
     try:
-        address = service_of_request.get() + path
         headers = {"Authorization": f"Bearer {token}"}
-        answer = _client().request(method, address, json=body, headers=headers)
-    except httpx.HTTPError as error:
-        raise MlflowException(
-            f"the cluster's service does not answer: {error}", TEMPORARILY_UNAVAILABLE
-        ) from error
-    if answer.is_success:
-        found: dict[str, Any] = answer.json() if answer.content else {}
+        session = _session(service_of_request.get())
+        found: dict[str, Any] = session.call(method, path, json=body, headers=headers)
         return found
-    try:
-        message = str(answer.json()["message"])
-    except (ValueError, KeyError, TypeError):
-        message = f"the service answered {answer.status_code}"
-    if answer.status_code == 409 and taken:
-        raise MlflowException(message, RESOURCE_ALREADY_EXISTS)
-    raise MlflowException(message, _CODES.get(answer.status_code, TEMPORARILY_UNAVAILABLE))
+    except errors.MasterNotFoundException as error:
+        raise MlflowException(
+            f"the cluster's service does not answer: {error.message}", TEMPORARILY_UNAVAILABLE
+        ) from error
+    except errors.APIException as error:
+        if error.status_code == 409 and taken:
+            raise MlflowException(error.message, RESOURCE_ALREADY_EXISTS) from error
+        code = _CODES.get(error.status_code or 0, TEMPORARILY_UNAVAILABLE)
+        raise MlflowException(error.message, code) from error

@@ -12,12 +12,11 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from determined.common.wire import limits
+from determined.common.wire import limits, workspace
 from determined_registry.database.tables import models
 from determined_registry.models import checks
 from determined_registry.models.errors import Conflict, NotFound
 
-WORKSPACE_ID, WORKSPACE_NAME = 1, "Uncategorized"
 """The only workspace there is so far."""
 
 ModelRef = int | str
@@ -87,7 +86,7 @@ def create_model(
     values[models.c.owner_id] = owner_id
     values[models.c.submitted_by] = submitted_by
     values[models.c.request_id] = request_id
-    values[models.c.workspace_id] = WORKSPACE_ID
+    values[models.c.workspace_id] = workspace.ID
     made = conn.execute(
         insert(models).values(values).on_conflict_do_nothing().returning(models.c.id)
     ).scalar_one_or_none()

@@ -8,30 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from determined.common.wire import limits
+from determined.common.wire.checks import refusal, show
 from determined_registry.models.errors import Invalid
 
 _ALIAS = re.compile(r"[A-Za-z0-9_-]+")
 _NUMBER = re.compile(r"[vV]?[0-9]+")
-_SHOWN = 80
-
-
-def _show(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
 def check_text(text: Any, path: str, most: int = limits.TEXT_CHARS) -> str:
     """Text that the database can hold, of at most ``most`` characters."""
-    if not isinstance(text, str):
-        raise Invalid(f"{path}: expected text, found {type(text).__name__}")
-    if len(text) > most:
-        raise Invalid(f"{path}: {len(text)} characters found, at most {most} are allowed")
-    if "\0" in text:
-        raise Invalid(f"{path}: holds the character NUL, which cannot be stored")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Invalid(f"{path}: holds half of a surrogate pair, which is not a character") from None
-    return text
+    why = refusal(text, path, most)
+    if why is not None:
+        raise Invalid(why)
+    return str(text)
 
 
 def check_name(name: Any) -> str:
@@ -45,9 +34,9 @@ def check_name(name: Any) -> str:
     if text.isdecimal():
         raise Invalid(f"name: {text!r} is a number, which would be taken for a model's id")
     if "/" in text:
-        raise Invalid(f"name: {_show(text)} holds '/', which separates model and version")
+        raise Invalid(f"name: {show(text)} holds '/', which separates model and version")
     if not text.isprintable():
-        raise Invalid(f"name: {_show(text)} holds line ends or control characters")
+        raise Invalid(f"name: {show(text)} holds line ends or control characters")
     if text in (".", ".."):
         raise Invalid(f"name: {text!r} cannot stand in an address")
     return text
@@ -57,7 +46,7 @@ def check_alias(alias: Any) -> str:
     """An alias: letters, digits, "_" and "-", and no version's number."""
     text = check_text(alias, "alias", limits.ALIAS_CHARS)
     if not _ALIAS.fullmatch(text):
-        raise Invalid(f"alias: {_show(text)}: letters, digits, '_' and '-' are allowed")
+        raise Invalid(f"alias: {show(text)}: letters, digits, '_' and '-' are allowed")
     if text.lower() == "latest" or _NUMBER.fullmatch(text):
         raise Invalid(f"alias: {text!r} names a version by its number already: choose a word")
     return text

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from determined.common.wire import limits
-from determined_service.base.checks import text_problem
+from determined.common.wire.checks import text_problem
 
 
 def _storable(text: str) -> str:

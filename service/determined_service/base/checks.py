@@ -2,7 +2,6 @@
 
 * :func:`check_value`: JSON of an open shape, such as metadata
 * :func:`check_shape`: the raw bytes of JSON, before they are parsed
-* :func:`show`: a value in a message, however large or deep it is
 
 A refusal says where (a path such as ``metadata.a[3]``), what was found, and what is allowed.
 """
@@ -15,46 +14,16 @@ import re
 from typing import Any
 
 from determined.common.wire import limits
+from determined.common.wire.checks import SHOWN, refusal, show, text_problem
 from determined_service.base.refusals import BadRequest, TooLarge
-
-SHOWN = 80
-
-
-def show(value: Any) -> str:
-    """``value`` as in a message: one short line; lists and objects without their contents."""
-    if isinstance(value, dict):
-        return f"an object of {len(value)}"
-    if isinstance(value, list | tuple):
-        return f"a list of {len(value)}"
-    if isinstance(value, int) and not -(10**30) < value < 10**30:
-        return f"a number of {value.bit_length()} bits"
-    text = repr(value[: SHOWN + 1] if isinstance(value, str) else value)
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-
-
-def text_problem(text: str) -> str | None:
-    """The reason why the database cannot hold ``text``, or None."""
-    if "\0" in text:
-        return "holds the character NUL, which cannot be stored"
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return "holds half of a surrogate pair, which is not a character"
-    return None
 
 
 def check_text(text: Any, path: str, most: int = limits.NAME_CHARS) -> str:
     """``text``, if it is text of at most ``most`` characters; raises BadRequest."""
-    if not isinstance(text, str):
-        raise BadRequest(f"{path}: expected text, found {show(text)}")
-    if len(text) > most:
-        raise BadRequest(f"{path}: {len(text)} characters found, at most {most} are allowed")
-    problem = text_problem(text)
-    if problem:
-        raise BadRequest(f"{path}: {problem}: {show(text)}")
-    return text
+    why = refusal(text, path, most)
+    if why is not None:
+        raise BadRequest(why)
+    return str(text)
 
 
 def check_int(value: Any, path: str, least: int = 0, most: int = limits.INT64) -> int:

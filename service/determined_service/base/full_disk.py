@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from determined.common import disk
+from determined.common.wire import disk
 
 PATIENCE_S = 1.0
 """A network's disk that is away may never answer."""

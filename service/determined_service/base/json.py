@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,8 +61,3 @@ class JsonResponse(Response):
 
     def render(self, content: Any) -> bytes:
         return dumps(content)
-
-
-def utc(moment: datetime.datetime | None) -> datetime.datetime | None:
-    """``moment`` in UTC, which :func:`dumps` writes with ``Z``."""
-    return None if moment is None else moment.astimezone(datetime.UTC)

@@ -25,8 +25,6 @@ from determined_service.ingest import pattern_search
 from determined_service.ingest.log_patterns import PatternError, literal
 from determined_service.state.change import reader
 
-CANCEL_RETRIES = "cancel_retries"
-EXCLUDE_NODE = "exclude_node"
 LINE_CHARS = 500
 """Characters of a matched line that are kept."""
 _SLOW = (

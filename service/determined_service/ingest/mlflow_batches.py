@@ -13,8 +13,9 @@ from typing import Any, TypeGuard
 from uuid import UUID
 
 from determined.common.wire import limits
+from determined.common.wire.checks import SHOWN, show
 from determined_registry.mlflow.names import checkpoint_of
-from determined_service.base.checks import SHOWN, check_text, show
+from determined_service.base.checks import check_text
 from determined_service.base.errors import BadRequest, NotFound
 
 METRICS, PARAMS, TAGS = 1000, 100, 100

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from determined.common.wire import limits
-from determined_service.base.checks import check_bytes, check_int, check_time, check_value, show
+from determined.common.wire.checks import show
+from determined_service.base.checks import check_bytes, check_int, check_time, check_value
 from determined_service.base.errors import BadRequest
 from determined_service.ingest.copy_text import NULL, json_field, text_field
 from determined_service.ingest.streams import Position, read_position

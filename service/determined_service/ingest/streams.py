@@ -10,7 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.base.checks import check_int, show
+from determined.common.wire.checks import show
+from determined_service.base.checks import check_int
 from determined_service.base.errors import BadRequest
 
 # DO UPDATE rather than DO NOTHING: it locks the row, so that the same batch sent twice at once waits

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire import limits
-from determined_service.base.checks import show
+from determined.common.wire.checks import show
 from determined_service.base.errors import BadRequest
 from determined_service.ingest.values import NON_FINITE, PROFILER_GROUPS, replace_nul, type_name
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from determined_registry.database.tables import experiments, tasks
+from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.tasks import kill
 from determined_service.state import states, task_kinds
 from determined_service.state.change import Change
 
 ENTERED = (task_kinds.SHELL, task_kinds.NOTEBOOK)
 """Kinds of task that people enter; they are closed once the owner is deactivated."""
-LAUNCHED = (*ENTERED, task_kinds.COMMAND, task_kinds.GENERIC, task_kinds.TENSORBOARD)
 
 
 async def leave(change: Change, user_id: int) -> dict[str, list[int] | list[str]]:
@@ -19,7 +19,7 @@ async def leave(change: Change, user_id: int) -> dict[str, list[int] | list[str]
     t, e = tasks.c, experiments.c
     found = await change.conn.execute(
         sa.select(t.id, t.kind)
-        .where(t.owner_id == user_id, t.kind.in_(LAUNCHED), t.state.not_in(states.TERMINAL))
+        .where(t.owner_id == user_id, t.kind.in_(launched_kinds()), t.state.not_in(states.TERMINAL))
         .order_by(t.id)
     )
     going_on = []

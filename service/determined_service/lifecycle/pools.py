@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire.checks import show
 from determined.expconf.problems import nearest
 from determined_registry.database.tables import pools
-from determined_service.base.checks import show
 from determined_service.base.errors import BadRequest
 
 _NAMED = 50

@@ -817,11 +817,6 @@ class Visitor(asyncio.Protocol):
             self._paused = False
             self.transport.resume_reading()
 
-    @property
-    def is_waiting(self) -> bool:
-        """True if no request is on the way."""
-        return self.state is _Is.HEAD
-
     def is_late(self, now: float) -> bool:
         """True if nothing was received for too long."""
         if self.state is _Is.HEAD:

@@ -11,12 +11,13 @@ from fastapi import Request
 from starlette.responses import Response
 
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined_registry import permitted
 from determined_service.access.dependencies import Admission, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.checks import check_bytes, check_int, check_text, show
+from determined_service.base.checks import check_bytes, check_int, check_text
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse, dumps

@@ -14,8 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined_registry.database.tables import metrics
-from determined_service.base.checks import check_int, show
+from determined_service.base.checks import check_int
 from determined_service.base.errors import BadRequest
 from determined_service.views.values import parse_time
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
-from determined.common.wire import limits
+from determined.common.wire import limits, workspace
 from determined_registry.database.tables import tasks, users
 from determined_service.access.dependencies import TaskReader, may
 from determined_service.access.principal import Principal
@@ -171,7 +171,7 @@ def _add_routes(kind: LaunchedKind) -> None:
             wanted.append(users.c.username.in_(usernames))
         if userIds:
             wanted.append(tasks.c.owner_id.in_(userIds))
-        if workspaceId not in (0, launching.WORKSPACE):
+        if workspaceId not in (0, workspace.ID):
             wanted.append(sa.false())
         order = ordered(SORT_KEYS, sortBy, way, tasks.c.id)
         statement, keys = (part.where(*wanted).order_by(*order) for part in (statement, keys))

@@ -13,10 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined_registry.database.tables import checkpoints, metrics, trials
 from determined_service.access.dependencies import TrialReader
 from determined_service.base.bounds import BigId, Id, ManyIds, ManyNames
-from determined_service.base.checks import check_int, show
+from determined_service.base.checks import check_int
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import ndjson

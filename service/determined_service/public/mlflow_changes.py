@@ -17,12 +17,12 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined_service.access.dependencies import Admission, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Name, Text
-from determined_service.base.checks import show
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest, Conflict, Forbidden
 from determined_service.base.ids import parse_uuid

@@ -12,10 +12,9 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from determined.common.wire import limits
+from determined.common.wire import limits, workspace
 from determined_registry import models as registry
 from determined_registry.database.tables import models, users
-from determined_registry.models.changes import WORKSPACE_ID
 from determined_service.access.dependencies import ModelReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -119,7 +118,7 @@ async def list_models(
         statement = statement.where(m.archived == archived)
     for name_ in workspaceNames:
         modelling.require_workspace(None, name_)
-    if any(workspaceIds) and WORKSPACE_ID not in workspaceIds:
+    if any(workspaceIds) and workspace.ID not in workspaceIds:
         statement = statement.where(sa.false())
     return await answer_list(
         db, "models", statement, m.id, WEIGHT, each(model_json), offset=offset, limit=limit

@@ -15,14 +15,14 @@ from fastapi import Query
 from starlette.responses import Response
 
 from determined.common.printable import FORMULAS
-from determined.common.wire import limits
+from determined.common.wire import limits, workspace
+from determined.common.wire.checks import show
 from determined_service.access.dependencies import ClusterReader
-from determined_service.base.checks import check_time, show
+from determined_service.base.checks import check_time
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.base.streams import Stream
-from determined_service.public.workspaces import NAME as WORKSPACE_NAME
 from determined_service.views import usage
 from determined_service.views.usage import Unit
 from determined_service.views.values import moment
@@ -260,7 +260,7 @@ RAW: Columns = {
 ALLOCATIONS: Columns = {
     "allocation_id": lambda row: row.id,
     "task_type": lambda row: row.kind,
-    "workspace_name": lambda row: WORKSPACE_NAME,
+    "workspace_name": lambda row: workspace.NAME,
     "experiment_id": lambda row: row.experiment_id,
     **_COMMON,
     "slot_hours": lambda row: row.slots * row.seconds / 3600,

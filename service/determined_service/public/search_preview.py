@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from determined import expconf
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined_service.access.dependencies import ClusterReader
 from determined_service.base.aside import aside
-from determined_service.base.checks import show
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.search.previewing import simulated

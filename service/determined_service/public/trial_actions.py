@@ -7,12 +7,13 @@ from typing import Annotated, Any
 from fastapi import Request
 from starlette.responses import Response
 
+from determined.common.wire.checks import show
 from determined_service.access.dependencies import TrialReporter, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Seconds
-from determined_service.base.checks import check_int, check_text, show
+from determined_service.base.checks import check_int, check_text
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import trials as trialing

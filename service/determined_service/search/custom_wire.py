@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from determined.common.wire.checks import show
 from determined_searchers import (
     Close,
     Create,
@@ -20,7 +21,6 @@ from determined_searchers import (
     ValidateAfter,
     operation_from_json,
 )
-from determined_service.base.checks import show
 
 TRIAL_SEED = 42
 """The seed of a trial whose Create names none, as published clients' never do."""

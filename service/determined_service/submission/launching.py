@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import expconf
-from determined.common.wire import limits
+from determined.common.wire import limits, workspace
 from determined.expconf.names import experiment_name
 from determined_registry.database.tables import tasks
 from determined_service.base.aside import LONG_BYTES, aside
@@ -42,7 +42,6 @@ NO_TEMPLATES = (
 NO_WORKSPACES = (
     "this cluster has one workspace, number 1: leave it out, and put words into description"
 )
-WORKSPACE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ async def prepare(launch: Launch, settings: Settings) -> PreparedLaunch:
     """Completes the configuration and packs the files. Raises BadRequest with all errors."""
     if launch.template:
         raise BadRequest(f"template {launch.template!r}: {NO_TEMPLATES}")
-    if launch.workspace_id not in (None, 0, WORKSPACE):
+    if launch.workspace_id not in (None, 0, workspace.ID):
         raise BadRequest(f"workspaceId {launch.workspace_id}: {NO_WORKSPACES}")
     given = launch.config
     size = len(given) if isinstance(given, str) else len(await aside(0, orjson.dumps, given))
@@ -256,13 +255,3 @@ async def store(
     prefect_states.create_task_run(change, task_id, kind.noun, name, pool)
     await require_room(change.conn, settings.cluster.quotas, owner_id, *counted)
     return task_id
-
-
-async def context_of(conn: AsyncConnection, task_id: str) -> str | None:
-    """The files of another task. Raises BadRequest when there is no such task."""
-    found = await conn.execute(sa.select(tasks.c.model_def_hash).where(tasks.c.id == task_id))
-    row = found.first()
-    if row is None:
-        raise BadRequest(f"task {task_id!r} does not exist")
-    model_def_hash: str | None = row.model_def_hash
-    return model_def_hash

@@ -19,7 +19,8 @@ from typing import Any
 import orjson
 
 from determined.common.wire import limits
-from determined_service.base.checks import check_text, show
+from determined.common.wire.checks import show
+from determined_service.base.checks import check_text
 from determined_service.base.recent import Recent
 from determined_service.base.refusals import BadRequest
 

@@ -13,7 +13,8 @@ from typing import Any
 import orjson
 
 from determined.common.wire import limits
-from determined_service.base.checks import check_shape, check_value, show
+from determined.common.wire.checks import show
+from determined_service.base.checks import check_shape, check_value
 from determined_service.base.refusals import ApiError, BadRequest
 from determined_service.submission.model_definition import ModelDefinition, pack
 

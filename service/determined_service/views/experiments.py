@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import workspace
 from determined_registry.database.tables import (
     allocations,
     checkpoints,
@@ -135,10 +136,10 @@ def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
         "flowRunId": str(row.flow_run_id) if row.flow_run_id else None,
         "forkedFrom": row.parent_id,
         "projectId": row.project_id,
-        "projectName": "Uncategorized",
+        "projectName": workspace.NAME,
         "projectOwnerId": row.owner_id,
-        "workspaceId": 1,
-        "workspaceName": "Uncategorized",
+        "workspaceId": workspace.ID,
+        "workspaceName": workspace.NAME,
         "resourcePool": row.resource_pool,
         "searcherType": searcher.get("name", ""),
         "searcherMetric": searcher.get("metric"),

@@ -8,6 +8,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import workspace
 from determined_registry.database.tables import allocation_ports, allocations, tasks, users
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.launched import LaunchedKind
@@ -42,7 +43,7 @@ SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "START_TIME": k.start_time,
     "ID": k.id,
     "DESCRIPTION": k.name,
-    "WORKSPACE_ID": sa.literal(1),
+    "WORKSPACE_ID": sa.literal(workspace.ID),
 }
 
 WEIGHT = weight(k.config, k.data, k.name)

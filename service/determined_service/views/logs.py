@@ -12,8 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined_registry.database.tables import task_logs
-from determined_service.base.checks import show
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Unavailable, of_database
 from determined_service.base.hub import Hub, wait_at_most

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire import workspace
 from determined_registry.database.tables import (
     checkpoints,
     experiments,
@@ -19,7 +20,7 @@ from determined_registry.database.tables import (
     trials,
     users,
 )
-from determined_registry.models.changes import WORKSPACE_NAME, ModelRef, named
+from determined_registry.models.changes import ModelRef, named
 from determined_service.base.errors import NotFound
 from determined_service.views.checkpoints import WEIGHT as CHECKPOINT_WEIGHT
 from determined_service.views.checkpoints import checkpoint_json, select_checkpoints
@@ -93,7 +94,7 @@ def model_json(row: sa.Row[Any]) -> dict[str, Any]:
         "userId": row.owner_id,
         "username": row.username,
         "workspaceId": row.workspace_id,
-        "workspaceName": WORKSPACE_NAME,
+        "workspaceName": workspace.NAME,
         "archived": row.archived,
         "tags": row.tags,
         "aliases": row.aliases,

@@ -8,8 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from determined.common.wire.checks import show
 from determined_registry.database.tables import allocations
-from determined_service.base.checks import check_time, show
+from determined_service.base.checks import check_time
 from determined_service.base.errors import BadRequest
 
 SCHEDULER_TYPES = {

@@ -16,9 +16,11 @@ from fastapi.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from determined.common.wire import limits, paths
+from determined.common.wire.checks import text_problem
+from determined.common.wire.kinds import TaskKind
 from determined_service.access.tokens import bearer_token
 from determined_service.base import errors
-from determined_service.base.checks import check_shape, text_problem
+from determined_service.base.checks import check_shape
 from determined_service.base.errors import ApiError, BadRequest, TooLarge, Unauthenticated
 from determined_service.base.shares import COUNTED, SENDING
 from determined_service.web.request import check_body
@@ -30,7 +32,7 @@ _LARGER = (
     (re.compile(r"/api/v1/models/[^/]+/retraining"), limits.SUBMISSION_BYTES),
     (re.compile(r"/api/v1/pipelines"), limits.SUBMISSION_BYTES),
     (
-        re.compile(r"/api/v1/(commands|notebooks|shells|tensorboards|generic-tasks)"),
+        re.compile(f"/api/v1/({'|'.join(kind.plural for kind in TaskKind)}|generic-tasks)"),
         limits.SUBMISSION_BYTES,
     ),
     (

@@ -12,8 +12,9 @@ import orjson
 from starlette.requests import Request
 
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined_service.base.aside import aside
-from determined_service.base.checks import check_shape, check_value, show
+from determined_service.base.checks import check_shape, check_value
 from determined_service.base.errors import BadRequest
 
 P = ParamSpec("P")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from determined.cli.doctor import judge
-from determined.common import disk
+from determined.common.wire import disk
 from determined_deployments.local import daemon
 from determined_service.base.settings import Settings
 from determined_service.loops import runtime

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined_service.base.checks import (
     check_int,
     check_shape,
     check_text,
     check_time,
     check_value,
-    show,
 )
 from determined_service.base.errors import BadRequest, TooLarge, Unavailable, _log_line, of_database
 from determined_service.ingest.mlflow_batches import Log

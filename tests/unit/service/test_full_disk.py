@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from fastapi import Request
 
-from determined.common import disk
+from determined.common.wire import disk
 from determined_service.base import errors, full_disk
 from determined_service.base.refusals import NotFound
 

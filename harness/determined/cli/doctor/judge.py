@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from determined.cli.doctor.facts import Facts
 from determined.cli.output import format as f
-from determined.common.disk import LITTLE_BYTES, TOO_LITTLE_BYTES
 from determined.common.printable import counted
 from determined.common.wire import agents
+from determined.common.wire.disk import LITTLE_BYTES, TOO_LITTLE_BYTES
 
 Status = Literal["OK", "WARNING", "FAILED"]
 

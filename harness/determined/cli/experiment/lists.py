@@ -102,10 +102,10 @@ def list_experiments(
     csv: Csv = False,
 ) -> None:
     """List your experiments."""
-    client = state(ctx).client
-    found = client.iter_experiments(
+    shared = state(ctx)
+    found = shared.experiments.iter_experiments(
         labels=labels,
-        users=None if all_ else [client.get_session_username()],
+        users=None if all_ else [shared.username],
         archived=None if all_ else False,
         offset=offset,
         max_results=bound(pages, limit),

@@ -13,7 +13,7 @@ from determined.cli.state import state
 @log_lines.options()
 def logs(ctx: typer.Context, experiment_id: ExperimentId, chosen: log_lines.ChosenLines) -> None:
     """Print the logs of an experiment's first trial; `det trial logs` prints those of any trial."""
-    experiment = state(ctx).client.get_experiment(experiment_id)
+    experiment = state(ctx).experiments.get_experiment(experiment_id)
     if chosen.follow:
         try:
             trial = experiment.await_first_trial()

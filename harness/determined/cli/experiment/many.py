@@ -20,11 +20,12 @@ from determined.cli.errors import CliError, talk
 from determined.cli.output import format as f
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format
-from determined.cli.state import state
+from determined.cli.state import State, state
 from determined.common.printable import counted
 
 if TYPE_CHECKING:
-    from determined.experimental import Determined, Experiment
+    from determined.experimental import Experiment
+    from determined.experimental._experiment_verbs import ExperimentVerbs
 
 AT_ONCE = 50
 """Experiments that are acted on before their lines are printed."""
@@ -89,14 +90,14 @@ def act(
     if bool(words) == bool(all_ or labels):
         raise typer.BadParameter("say which: IDs, or --all, or --label")
     ids = numbers(words) if words else []
-    client = state(ctx).client
+    shared = state(ctx)
     if words:
-        found = {one.id: one for one in client.find_experiments(ids)}
+        found = {one.id: one for one in shared.experiments.find_experiments(ids)}
         to_ask = has_range(words)
         if to_ask:
             ids = _there(ids, found)
     else:
-        found = {one.id: one for one in _matching(client, action, labels)}
+        found = {one.id: one for one in _matching(shared, action, labels)}
         ids, to_ask = list(found), True
         if not ids:
             with_ = f" with {_labels(labels)}" if labels else ""
@@ -106,7 +107,7 @@ def act(
             return
     if to_ask and not yes:
         _ask(action, [found[one] for one in ids])
-    _do(client, action, ids, found)
+    _do(shared.experiments, action, ids, found)
 
 
 def _there(ids: Sequence[int], found: Collection[int]) -> list[int]:
@@ -130,13 +131,11 @@ def _ask(action: Verb, chosen: Sequence[Experiment]) -> None:
     confirm(f"{action.name.capitalize()} {counted(len(chosen), 'experiment')}?", yes=False)
 
 
-def _matching(
-    client: Determined, action: Verb, labels: Sequence[str] | None
-) -> Iterator[Experiment]:
+def _matching(shared: State, action: Verb, labels: Sequence[str] | None) -> Iterator[Experiment]:
     from determined.experimental._enums import ExperimentState
 
-    return client.iter_experiments(
-        users=[client.get_session_username()],
+    return shared.experiments.iter_experiments(
+        users=[shared.username],
         states=[ExperimentState[one] for one in action.states],
         labels=list(labels) if labels else None,
         archived=action.archived,
@@ -149,13 +148,13 @@ def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _do(
-    client: Determined, action: Verb, ids: Sequence[int], found: Mapping[int, Experiment]
+    experiments: ExperimentVerbs, action: Verb, ids: Sequence[int], found: Mapping[int, Experiment]
 ) -> None:
     refused = 0
     for some in _parts(ids):
         over = {one: how for one in some if action.ends and (how := _ended(found.get(one)))}
         going = [one for one in some if one not in over]
-        errors = client.change_experiments(action.name, going)
+        errors = experiments.change_experiments(action.name, going)
         for one in some:
             if one in over:
                 talk(f"experiment {one} had ended already ({over[one]}); nothing was done")

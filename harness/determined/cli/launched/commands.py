@@ -10,12 +10,14 @@ import typer
 from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.errors import talk
 from determined.cli.groups import group
-from determined.cli.launched.nouns import Noun, reference, references
+from determined.cli.launched.nouns import reference, references
 from determined.cli.output import format as f
 from determined.cli.output import log_lines, render
 from determined.cli.output.render import Column, Record
 from determined.cli.printing import echo
 from determined.cli.state import state
+from determined.common.wire import workspace
+from determined.common.wire.kinds import TaskKind
 
 TaskId = Annotated[str, typer.Argument(help="its ID, or the beginning of its ID", metavar="ID")]
 TaskIds = Annotated[list[str], typer.Argument(help="IDs, or the beginnings of IDs", metavar="ID")]
@@ -62,10 +64,9 @@ COLUMNS = (
     Column("Agent", _place, spare=4),
     Column("Started", f.field("startTime", f.time), spare=6),
 )
-_ONE_WORKSPACE = "Uncategorized"
 
 
-def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ()) -> None:
+def add_commands(app: typer.Typer, noun: TaskKind, *, more: tuple[Column, ...] = ()) -> None:
     """Adds the commands that every kind has. ``more``: further columns of its list."""
     columns = (*COLUMNS[:5], *more, *COLUMNS[5:])
     title = noun.title
@@ -84,11 +85,11 @@ def add_commands(app: typer.Typer, noun: Noun, *, more: tuple[Column, ...] = ())
         fmt = chosen(json, csv)
         shared = state(ctx)
         users = None if all else [shared.username]
-        found = [task.document for task in shared.tasks.list_tasks(noun.kind, users)]
-        if workspace_name not in (None, _ONE_WORKSPACE):
+        found = [task.document for task in shared.tasks.list_tasks(noun, users)]
+        if workspace_name not in (None, workspace.NAME):
             found = []
         for item in found:
-            item["workspaceName"] = _ONE_WORKSPACE
+            item["workspaceName"] = workspace.NAME
         found.sort(
             key=lambda item: str(item.get(sort_by.value) or ""), reverse=order_by is Order.DESC
         )

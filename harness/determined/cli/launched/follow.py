@@ -14,8 +14,9 @@ import typer
 from determined.cli import printing
 from determined.cli.errors import talk
 from determined.cli.following import interrupt
-from determined.cli.launched.nouns import Noun, noun_of
+from determined.cli.launched.nouns import noun_of
 from determined.cli.output import format as f
+from determined.common.wire.kinds import TaskKind
 from determined.common.wire.last_words import LAST_WORDS
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def follow(task: Task) -> int:
                 # Asked in here: the second Ctrl-C may come as soon as the question is to be read.
                 if presses == 1 and _wants_to_detach(noun):
                     talk(
-                        f"{noun.title} {task.id} goes on; its output: det {noun.word} logs -f {task.id}"
+                        f"{noun.title} {task.id} goes on; its output: det {noun.group} logs -f {task.id}"
                     )
                     return DETACHED
                 _stream(task)
@@ -53,7 +54,7 @@ def follow(task: Task) -> int:
     return _end(task)
 
 
-def _wants_to_detach(noun: Noun) -> bool:
+def _wants_to_detach(noun: TaskKind) -> bool:
     """Asks the person at the terminal; without one, says what a second Ctrl-C does.
 
     Raises KeyboardInterrupt: the task is to be killed.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from determined.cli.errors import CliError
-from determined.experimental._task_kind import TaskKind
+from determined.common.wire.kinds import TaskKind
 
 if TYPE_CHECKING:
     from determined.cli.state import State
@@ -17,41 +17,26 @@ _WHOLE = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 _NAMED = 5
 
 
-class Noun(NamedTuple):
-    """A kind of task. ``word``: the group of `det`, ``title``: for people."""
-
-    kind: TaskKind
-    title: str
-    word: str
-
-
-COMMAND = Noun(TaskKind.COMMAND, "command", "cmd")
-NOTEBOOK = Noun(TaskKind.NOTEBOOK, "notebook", "notebook")
-SHELL = Noun(TaskKind.SHELL, "shell", "shell")
-TENSORBOARD = Noun(TaskKind.TENSORBOARD, "TensorBoard", "tensorboard")
-_NOUNS = {noun.kind: noun for noun in (COMMAND, NOTEBOOK, SHELL, TENSORBOARD)}
-
-
-def noun_of(task: Task) -> Noun:
-    """The noun of a task with a kind."""
+def noun_of(task: Task) -> TaskKind:
+    """The kind of a task that people launch."""
     assert task.kind is not None
-    return _NOUNS[task.kind]
+    return task.kind
 
 
-def reference(shared: State, noun: Noun, word: str) -> Task:
+def reference(shared: State, noun: TaskKind, word: str) -> Task:
     """The task whose id begins with ``word``, not loaded. Raises CliError if there is none, or several."""
     (found,) = references(shared, noun, [word])
     return found
 
 
-def references(shared: State, noun: Noun, words: Sequence[str]) -> list[Task]:
+def references(shared: State, noun: TaskKind, words: Sequence[str]) -> list[Task]:
     """As :func:`reference`, of several; asks the service once, and not at all for whole ids."""
     from determined.experimental._task import Task
 
     def known() -> list[str]:
-        return [task.id for task in shared.tasks.list_tasks(noun.kind)]
+        return [task.id for task in shared.tasks.list_tasks(noun)]
 
-    return [Task(shared.session, one, noun.kind) for one in expanded(words, known, noun.title)]
+    return [Task(shared.session, one, noun) for one in expanded(words, known, noun.title)]
 
 
 def expanded(words: Sequence[str], known: Callable[[], list[str]], title: str) -> list[str]:

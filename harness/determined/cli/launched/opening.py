@@ -35,7 +35,7 @@ def wait_until_ready(task: Task) -> str:
                 why = task.document.get("exitStatus") or "it was ended"
                 raise CliError(
                     f"{noun.title} {task.id} has ended: {why}{_last_words(task)}\n"
-                    f"All it wrote: det {noun.word} logs {task.id}"
+                    f"All it wrote: det {noun.group} logs {task.id}"
                 )
             time.sleep(min(most, max(least, (time.monotonic() - began) * PATIENCE)))
 

@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from determined.cli.errors import CliError, talk
@@ -88,12 +87,7 @@ class Published:
     def __enter__(self) -> Published:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self, task_id: str) -> None:

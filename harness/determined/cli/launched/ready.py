@@ -32,7 +32,7 @@ def wait(task: Task) -> None:
             how = task.document.get("exitStatus")
             raise CliError(
                 f"{noun.title} {task.id} has ended{f': {how}' if how else ''}; its output:"
-                f" det {noun.word} logs {task.id}"
+                f" det {noun.group} logs {task.id}"
             )
         if time.monotonic() - began > PATIENCE_S:
             words = _reason(task)

@@ -12,9 +12,10 @@ from determined.cli.arguments.options import Includes, Overrides
 from determined.cli.errors import CliError, talk
 from determined.cli.launched.publishing import with_ports
 from determined.cli.state import State
+from determined.common.wire.workspace import NAME as ONLY
 
 if TYPE_CHECKING:
-    from determined.cli.launched.nouns import Noun
+    from determined.common.wire.kinds import TaskKind
     from determined.expconf.tasks import TaskConfig
     from determined.experimental._task import Task
 
@@ -80,9 +81,9 @@ def refuse_absent(template: str | None, workspace: str | None) -> None:
             f"--template {template}: this cluster keeps no templates yet; keep the fields in a YAML file, "
             "and give it with --config-file"
         )
-    if workspace not in (None, "Uncategorized"):
+    if workspace not in (None, ONLY):
         raise CliError(
-            f"--workspace-name {workspace}: this cluster has one workspace, Uncategorized; tell tasks apart "
+            f"--workspace-name {workspace}: this cluster has one workspace, {ONLY}; tell tasks apart "
             "by --config description=WORDS"
         )
 
@@ -147,14 +148,14 @@ def _mount(text: str) -> dict[str, str]:
 
 def send(
     shared: State,
-    noun: Noun,
+    noun: TaskKind,
     config: dict[str, Any],
     context: Path | None,
     includes: Iterable[Path] | None,
     **fields: Any,
 ) -> Task:
     """Launches the task, with further ``fields`` of its kind; prints the service's warnings."""
-    task = shared.tasks.launch_task(noun.kind, config, context, includes or (), **fields)
+    task = shared.tasks.launch_task(noun, config, context, includes or (), **fields)
     for warning in task.warnings:
         talk(f"warning: {warning}")
     return task

@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from email.message import Message
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -189,12 +188,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def request(
@@ -262,7 +256,8 @@ class Session:
         kind = response.headers.get("Content-Type", "")
         return errors.of_answer(response.status_code, body, kind, self.master)
 
-    def _parsed(self, method: str, path: str, **kwargs: Any) -> Any:
+    def call(self, method: str, path: str, **kwargs: Any) -> Any:
+        """One call; the parsed JSON of the answer (an object as an :class:`Answer`)."""
         response = self.request(method, path, **kwargs)
         if not response.content:
             return Answer()
@@ -277,23 +272,23 @@ class Session:
 
     def get(self, path: str, **kwargs: Any) -> Any:
         """GET; the parsed JSON (an object as an :class:`Answer`). ``kwargs`` as for :meth:`request`."""
-        return self._parsed("GET", path, **kwargs)
+        return self.call("GET", path, **kwargs)
 
     def post(self, path: str, **kwargs: Any) -> Any:
         """POST; the parsed JSON."""
-        return self._parsed("POST", path, **kwargs)
+        return self.call("POST", path, **kwargs)
 
     def patch(self, path: str, **kwargs: Any) -> Any:
         """PATCH; the parsed JSON."""
-        return self._parsed("PATCH", path, **kwargs)
+        return self.call("PATCH", path, **kwargs)
 
     def put(self, path: str, **kwargs: Any) -> Any:
         """PUT; the parsed JSON."""
-        return self._parsed("PUT", path, **kwargs)
+        return self.call("PUT", path, **kwargs)
 
     def delete(self, path: str, **kwargs: Any) -> Any:
         """DELETE; the parsed JSON."""
-        return self._parsed("DELETE", path, **kwargs)
+        return self.call("DELETE", path, **kwargs)
 
     @contextlib.contextmanager
     def _opened(

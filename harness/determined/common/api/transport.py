@@ -172,7 +172,8 @@ class HttpTransport:
             self._start()
         if self._closed:
             raise RuntimeError("the session is closed")
-        path = self._prefix + "/" + quote(request.path.lstrip("/"), safe=_AS_IT_IS)
+        given = quote(request.path, safe=_AS_IT_IS)
+        path = self._prefix + (given if given.startswith(("/", "?")) else f"/{given}")
         connection = self._take()
         is_connected = connection.sock is not None
         try:

@@ -27,8 +27,6 @@ MLFLOW_FILE_BYTES = 5 * 1024 * MIB
 """A file that an MLflow client logs; it goes from the socket to the disk."""
 MLFLOW_PAGE_FILE_BYTES = 10 * MIB
 """A file that MLflow's pages upload, which its server holds in memory; it takes no larger ones."""
-SERVING_BYTES = 64 * MIB
-"""Under ``/internal/v1``, with the agents' token."""
 
 # Requests and answers.
 REQUESTS_AT_ONCE = 512

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
+from determined.common.wire.kinds import GENERIC, TaskKind
 from determined.common.wire.serving import RUN_TOKEN
 
 EXPERIMENT_FLOW = "experiment"
@@ -14,7 +15,7 @@ TRIAL_FLOW = "trial"
 DELETION_FLOW = "checkpoint-gc"
 RETRAINING_FLOW = "retrain"
 PIPELINE_FLOW = "pipeline"
-TASK_FLOWS = ("command", "notebook", "shell", "tensorboard", "generic")
+TASK_FLOWS = (*(kind.value for kind in TaskKind), GENERIC)
 """Of the tasks that people launch, one for each kind."""
 
 # A deployment has the name of its flow (prefect.yaml).

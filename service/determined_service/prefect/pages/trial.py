@@ -19,7 +19,6 @@ from determined_service.prefect.pages import markdown
 
 LINES = 200
 LINE_CHARACTERS = 400
-METRIC_COLUMNS = ("group", "metric", "last", "least", "greatest", "reports")
 MOST_METRICS, MOST_CHECKPOINTS, MOST_LEGS, MOST_HPARAMS = 50, 20, 10, 50
 
 # One statement: a trial of a second or less has such a page, too.
