@@ -132,8 +132,8 @@ def _one_workspace(config: Mapping[str, Any], where: Surroundings) -> str | None
     place = " / ".join(map(shown, named))
     noun, how = ("task", "descriptions") if where.is_task else ("experiment", "labels and names")
     return (
-        f"this cluster has one workspace and one project, both {workspace.NAME!r}, and the {noun} is in them, "
-        f"not in {place}; tell {noun}s apart by {how}"
+        f"this cluster has one workspace and one project, both {workspace.NAME!r}, and the {noun} is in "
+        f"them, not in {place}; tell {noun}s apart by {how}"
     )
 
 
