@@ -133,6 +133,28 @@ def test_the_second_step_is_killed_and_resumed_and_so_is_the_flow(
     assert {name.rpartition("#")[2] for name in names} == {str(n) for n in [*numbers, killed]}
 
 
+def test_a_pipeline_runs_again_from_prefects_page(cluster: LocalCluster, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/script.py").write_text(SCRIPT)
+    now = tmp_path / "now"
+    now.touch()
+    session = cluster.session()
+    only = step("only", now)
+    better = step("better", now, when=f"{only.best.metrics.loss} < 0.1")
+    run = pipeline.send(session, pipeline.plan(pipeline.Pipeline("again", [only, better])))
+    ended = run.wait()
+    assert (ended["state"], ended["reason"]) == ("COMPLETED", "1 of 2 steps completed, 1 skipped")
+    prefect = Prefect(cluster)
+    deployment = prefect.deployment("pipeline/pipeline")
+    begun = prefect.call(
+        f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"again": run.id}}
+    )
+    assert prefect.wait(begun["id"])["state_type"] == "COMPLETED"
+    newest = pipeline.read_pipelines(session)[0]
+    assert (newest["againOf"], newest["flowRunId"]) == (run.id, begun["id"])
+    assert newest["state"] == "COMPLETED"
+
+
 def test_the_example_is_without_mistakes() -> None:
     planned = pipeline.plan(EXAMPLE / "pipeline.yaml", {"epochs": 2})
     assert [(one.name, one.needs) for one in planned.plan.steps] == [
