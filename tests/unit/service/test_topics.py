@@ -55,6 +55,7 @@ def test_the_topics() -> None:
         "reconciler",
         "deletions",
         "retrainings",
+        "pipelines",
         "kept runs",
         "cluster",
         "service log",
