@@ -92,7 +92,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def gpu_env() -> dict[str, str]:
-    """The environment for a process that is to see the GPUs, in tests marked ``gpu``."""
+    """The environment for a process that may see the GPUs, in tests marked ``gpu``."""
     return environment_with_gpus()
 
 
@@ -132,7 +132,7 @@ TOGETHER = (
 
 
 class Shares(LoadScopeScheduling):
-    """How `make test` shares the tests out to its processes, each of which has a cluster of its own.
+    """Share the tests of `make test` out to its processes, each of which has its own cluster.
 
     Whoever is through takes the next file, or what stays together, in the order of collection: the suites
     with clusters come first, and files that last a second or two come last, so that all end together.

@@ -81,9 +81,8 @@ def running() -> Iterator[str | None]:
 
 @contextlib.contextmanager
 def own(*options: str, network: Iterable[str] = NO_NETWORK) -> Iterator[Engine | str]:
-    """An engine of one's own within the block, which may be killed and started again, and to which
-    ``DOCKER_HOST`` points; or why there is none. ``options``: more of dockerd's.
-    """
+    """A private engine within the block, which may be killed and started again, and to which ``DOCKER_HOST``
+    points; or the reason why there is none. ``options``: more of dockerd's."""
     if os.geteuid() != 0:
         yield "only root can start a Docker engine"
         return
@@ -112,7 +111,7 @@ def own(*options: str, network: Iterable[str] = NO_NETWORK) -> Iterator[Engine |
 
 
 class Engine:
-    """A dockerd and a containerd with their own sockets and data, beside whatever else the machine has.
+    """A dockerd and a containerd with their own sockets and data, beside any others on the machine.
 
     As with Debian's and Docker's packages they are two services: the engine's end is not containerd's.
     """
@@ -178,7 +177,7 @@ class Engine:
 
     @contextlib.contextmanager
     def log_of(self, name: str) -> Iterator[EngineLog]:
-        """What this engine writes down of that container, to be read within the block."""
+        """The engine's log of that container, to be read within the block."""
         found = _docker("inspect", "--format", "{{.Id}}", name, check=True).stdout.decode().strip()
         log = EngineLog(self._folder / "data/containers" / found / "local-logs/container.log")
         try:
@@ -266,7 +265,7 @@ def _image_files(more: tuple[str, ...]) -> frozenset[Path]:
 
 
 def _of_python() -> list[str]:
-    """What of Python may need libraries of the machine."""
+    """The parts of Python that may need libraries of the machine."""
     folders = [Path(os.__file__).parent / "lib-dynload"]
     folders += [
         Path(sysconfig.get_path("platlib")) / name for name in ("torch/lib", "numpy", "orjson")

@@ -1,4 +1,4 @@
-"""What a Docker engine wrote down of a container's output, also when the container is gone."""
+"""A Docker engine's log of a container's output, also when the container is gone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LENGTH_BYTES = 4
 
 
 class EngineLog:
-    """The file of a container's log (driver ``local``), opened while the container is there."""
+    """The file of a container's log (driver ``local``), opened while the container exists."""
 
     def __init__(self, file: Path) -> None:
         # An engine that removes the container unlinks the file, whose content stays until this is closed.

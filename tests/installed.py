@@ -1,4 +1,4 @@
-"""Programs that tests need and that are no dependencies of ours, installed on first use and kept."""
+"""Programs that tests need and that are not dependencies of the project, installed on first use and kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/l
 
 
 def _caches() -> Path:
-    """Where the tests of this user keep what they installed."""
+    """The folder in which the tests of this user keep installed programs."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     caches = home / "determined-prefect-tests"
     caches.mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,7 @@ class LocalCluster:
                 cluster.end()
 
     def up(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """With one agent, whatever pools there are, unless ``args`` say otherwise."""
+        """With one agent for any number of pools, unless ``args`` say otherwise."""
         options = ("--slots", "2", "--agents", "1", *args)
         return self.det("deploy", "local", "cluster-up", *options, timeout=TIMEOUT_S)
 
@@ -117,7 +117,7 @@ class LocalCluster:
             LegGroup([home]).end()
 
     def collections(self) -> int:
-        """How many collections of checkpoints have not ended."""
+        """The number of collections of checkpoints that have not ended."""
         state = states.load(Layout.of(self.data_dir))
         assert state is not None
         with psycopg.connect(databases.url(state, "determined")) as connection:
@@ -247,7 +247,7 @@ class LocalCluster:
         return until(f"{count} lines with {word!r}", found, show=logs)
 
     def _written(self, experiment_id: int) -> Iterator[str]:
-        """The lines of all logs, without what the command puts in front."""
+        """The lines of all logs, without the command's prefixes."""
         for trial in self.trials(experiment_id):
             for entry in self.session().stream(f"/api/v1/trials/{trial['id']}/logs"):
                 yield from entry["log"].splitlines()

@@ -1,4 +1,4 @@
-"""Real servers that speak the protocols of object storages, each a process of its own."""
+"""Real servers that speak the protocols of object storages, each in a separate process."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def s3_client(server: Server) -> Any:
 
 
 def s3_section(server: Server, **more: Any) -> dict[str, Any]:
-    """A ``checkpoint_storage`` section with a bucket of its own, which is made."""
+    """A ``checkpoint_storage`` section with a new bucket, which is made."""
     bucket = f"b-{uuid.uuid4().hex[:12]}"
     s3_client(server).create_bucket(Bucket=bucket)
     return {

@@ -60,7 +60,7 @@ def script(text: str, **kwargs: Any) -> Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the one trial of an experiment ended; ``logs`` are the lines it wrote, as REST gives them."""
+    """The end of the one trial of an experiment; ``logs`` are the lines it wrote, as REST gives them."""
 
     experiment_id: int
     state: str
@@ -74,7 +74,7 @@ class Outcome:
         return "".join(entry["log"] for entry in self.logs)
 
     def lines(self, stdtype: str) -> list[str]:
-        """What was written to stdout, or stderr."""
+        """The text written to stdout, or stderr."""
         return [entry["log"].rstrip("\n") for entry in self.logs if entry["stdtype"] == stdtype]
 
 

@@ -90,7 +90,7 @@ def run(
     env: dict[str, str],
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """Runs the blocks of ``page`` in ``checkout``, and keeps in ``place`` what it needs for that.
+    """Run the blocks of ``page`` in ``checkout``, with its files in ``place``.
 
     ``env``: variables of the shell. ``names``: by what pages print (:data:`ADDRESS`, paths, names), what is
     here instead. Raises AssertionError with the page's line for a block that fails, or that does not print

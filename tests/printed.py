@@ -45,7 +45,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether a shell runs it, or writes it to a file."""
+        """True if a shell runs it, or writes it to a file."""
         return "not run" not in self.marks and (
             "file" in self.marks or self.language in (*SHELL, "python")
         )

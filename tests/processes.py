@@ -6,7 +6,7 @@ import psutil
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """True if the process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Which suites are long, and which sources concern them.
+"""The long suites, and the sources that concern them.
 
 `make test` runs everything but the long suites, and `make test-all` everything. `.ci/run` also runs those of
 the long suites that are concerned by what has changed since the commit in `tests/GREEN`: the last one at

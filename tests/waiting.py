@@ -65,7 +65,7 @@ async def until_async(
 
 
 class _Wait:
-    """When to ask again, and when to give up."""
+    """The times of the next question, and of giving up."""
 
     def __init__(
         self, what: str, timeout_s: float, equals: Any, show: Callable[[], object] | None
@@ -78,7 +78,7 @@ class _Wait:
         self._deadline = self._begun_at + timeout_s
 
     def is_over(self, answer: object) -> bool:
-        """Whether ``answer`` is the awaited one. Raises AssertionError when it is not, and time is up."""
+        """True if ``answer`` is the awaited one. Raises AssertionError when it is not, and time is up."""
         if bool(answer) if self._equals is _TRUE else answer == self._equals:
             return True
         if time.monotonic() >= self._deadline:

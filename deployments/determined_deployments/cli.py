@@ -1,7 +1,7 @@
 """`det deploy`: starting and stopping clusters.
 
-Loaded by `det` through the entry point group ``determined.cli``; also runs by itself
-(``python -m determined_deployments.cli local cluster-up``). What each command does is in
+Loaded by `det` through the entry point group ``determined.cli``; also runs by itself (``python -m
+determined_deployments.cli local cluster-up``). The commands are implemented in
 ``determined_deployments.local``; it is imported when a command runs, so that `det --help` stays quick.
 """
 

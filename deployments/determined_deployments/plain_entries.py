@@ -1,7 +1,7 @@
 """Entries of ``prefect.yaml`` whose every word is known without Prefect: the platform's own.
 
-A plain entry names a flow of this package's release and uses no template, schedule, trigger or step. What
-it makes in Prefect follows from the file, from where it lies, and from the packages installed: the entry's
+A plain entry names a flow of this package's release and uses no template, schedule, trigger or step. Its
+result in Prefect follows from the file, from where it lies, and from the packages installed: the entry's
 fingerprint. An entry that is registered under its fingerprint needs no second look, and a new one needs
 nothing of the machinery behind `prefect deploy`.
 """

@@ -1,8 +1,8 @@
 """Registers one deployment of ``prefect.yaml``, with the function behind ``prefect deploy``.
 
-Prefect keeps a record of what was registered, in a variable of its own for each deployment. An entry
-that says the same as at its last registration is left alone, whatever people changed in Prefect since.
-A plain entry (:mod:`plain_entries`) that is new is created with two calls; the function makes a dozen.
+Prefect keeps a record of each registered deployment, in a separate variable. An entry that says the same as
+at its last registration is left alone, even if people have changed it in Prefect. A plain entry
+(:mod:`plain_entries`) that is new is created with two calls; the function makes a dozen.
 """
 
 from __future__ import annotations

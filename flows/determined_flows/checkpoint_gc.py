@@ -1,8 +1,8 @@
 """The flow that deletes from checkpoint storage: files first, rows after.
 
 It runs where the storage is reachable. The service decides what to delete, and the flow reports each
-checkpoint whose files are gone. If the flow is killed, the service runs it again and the new run deletes
-the rest. Deleting a file that is gone is no error, so two runs at once do no harm.
+checkpoint whose files are gone. If the flow is killed, the service runs it again and the new run deletes the
+rest. Deleting a missing file is not an error, so two runs at once do no harm.
 """
 
 from __future__ import annotations

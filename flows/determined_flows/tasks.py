@@ -1,7 +1,7 @@
 """The flows of what people launch: commands, notebooks, shells, TensorBoards, generic tasks.
 
 Their runs are what Prefect shows. The processes are started by agents, as the service orders; no worker
-executes such a run, unless somebody makes one by hand.
+executes such a run, unless a user makes one by hand.
 """
 
 from __future__ import annotations

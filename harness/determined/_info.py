@@ -1,9 +1,9 @@
 """The facts a task has about where it runs, read from the ``DET_*`` environment or else from the info files.
 
 The agent sets the environment and writes the same facts to
-``$DET_RUN_DIR/info/{cluster,trial,rendezvous,resources}_info.json`` for launch layers that start
-processes with an environment of their own. The files' keys are the constructor arguments here;
-unknown keys are ignored, so that an older harness runs under a newer agent.
+``$DET_RUN_DIR/info/{cluster,trial,rendezvous,resources}_info.json`` for launch layers that start processes
+with a different environment. The files' keys are the constructor arguments here; unknown keys are ignored, so
+that an older harness runs under a newer agent.
 """
 
 from __future__ import annotations

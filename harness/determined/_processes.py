@@ -6,9 +6,9 @@ from determined import core
 
 
 def check(dist: core.DistributedContext, loop: str, processes: int, advice: str) -> None:
-    """Raises ValueError unless ``loop`` counts the same number of ``processes`` as the trial. Otherwise
-    each process would train a model of its own, or report on its own. ``advice``: what to do when the loop
-    has too few.
+    """Raises ValueError unless ``loop`` counts the same number of ``processes`` as the trial. Otherwise each
+    process would train a separate model, or report by itself. ``advice``: what to do when the loop has too
+    few.
     """
     if dist.size == processes:
         return

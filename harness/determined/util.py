@@ -42,7 +42,7 @@ __getattr__ = absent(
 
 
 def merge_dicts(base_dict: dict[Any, Any], source_dict: dict[Any, Any]) -> dict[Any, Any]:
-    """A new dict: ``base_dict`` with what ``source_dict`` has, dicts within dicts merged likewise."""
+    """A new dict: ``base_dict`` updated by ``source_dict``; dicts within dicts are merged too."""
     merged = copy.deepcopy(base_dict)
     for key, value in source_dict.items():
         both = isinstance(merged.get(key), dict) and isinstance(value, dict)

@@ -7,8 +7,8 @@ reaches servers that users do not. So it opens
 * the cluster's own storage, the one that the administrator configured: the same directory, bucket or
   container at the same server, or a place below it, but not what the cluster itself keeps there
   (:func:`is_clusters_own`);
-* buckets of S3 at AWS itself, by keys that the configuration names. These give no more rights than whoever
-  wrote them down has.
+* buckets of S3 at AWS itself, by keys that the configuration names. These give no more rights than their
+  author has.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _drop_dead_batons(root: Path) -> None:
 
 
 def _tidy(root: Path, most: int) -> None:
-    """After a leg: most compile nothing, and leave nothing. What is too much in all goes, once a minute."""
+    """After a leg: most compile nothing, and leave nothing. Once a minute the surplus is removed."""
     try:
         if _is_empty(root / CODE):
             shared_dir.remove(root)

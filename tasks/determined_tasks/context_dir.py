@@ -99,11 +99,11 @@ def prepare(
 
     ``shared``: the packages of its experiment; None: it gets its own.
 
-    ``fetch`` gets the tar.gz of a hash that is not in the cache. What an earlier attempt at the same
-    allocation left in ``workdir`` is removed.
+    ``fetch`` gets the tar.gz of a hash that is not in the cache. Files that an earlier attempt at the same
+    allocation left in ``workdir`` are removed.
 
-    Raises ModelDefinitionError for an archive that cannot be unpacked, OSError for a full disk or
-    missing permissions, and whatever ``fetch`` raises.
+    Raises ModelDefinitionError for an archive that cannot be unpacked, OSError for a full disk or missing
+    permissions, and the errors of ``fetch``.
     """
     context = ContextDir(allocation_dir(work_dir, allocation_id), tmp, shared)
     context.root.mkdir(parents=True, exist_ok=True, mode=0o700)

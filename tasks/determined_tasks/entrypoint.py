@@ -1,8 +1,8 @@
 """Decides how the process of an experiment's ``entrypoint`` is started.
 
 Python entrypoints (``python3 script.py …``, ``python3 -m module …``, ``module:TrialClass``) can start in a
-fork of an interpreter that has its imports done; anything else, and anything that must be set
-before an interpreter starts, runs as a program of its own. Both ways look the same to the user.
+fork of an interpreter that has its imports done; anything else, and anything that must be set before an
+interpreter starts, runs as a separate program. Both ways look the same to the user.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def _check_python_target(
 def _shadowed(start: Start, workdir: Path, locate: Callable[[str], Path]) -> bool:
     """True if the user's files would hide a module that is already imported here.
 
-    Also true for a script that is a directory or an archive: those have import rules of their own.
+    Also true for a script that is a directory or an archive: those have other import rules.
     """
     folder = workdir
     if start.form == "script":

@@ -34,7 +34,7 @@ class LegResult:
     def __str__(self) -> str:
         """The end in words, as the last line of the task's log.
 
-        What the process printed itself is not repeated: whoever counts failures in a log counts each once.
+        Output of the process is not repeated, so that each failure appears once in a log.
         """
         if self.kind is not ExitKind.EXITED:
             return self.reason or "lost"
@@ -66,8 +66,8 @@ def infrastructure(reason: str) -> LegResult:
 class OomKills:
     """The number of processes that the kernel has killed because memory ran out; None: not known.
 
-    ``machine``: since it started, whatever it was that ran out; ``container``: those of this process's
-    control group, whose own limit was reached.
+    ``machine``: since it started, for any limit; ``container``: those of this process's control group, whose
+    own limit was reached.
     """
 
     machine: int | None

@@ -1,7 +1,7 @@
 """Runs a program while it holds a lock: ``install_lock.py FILE PROGRAM ARGUMENT …``.
 
 Trials of one experiment install into one directory, and two pips at once would leave a mixture of both. A
-program of its own, without any import of ours: it runs under tasks' accounts, in front of each pip that
+separate program, without any import of ours: it runs under tasks' accounts, in front of each pip that
 installs. The kernel ends the lock with the program, however that ends; what the program starts does not
 inherit it, because Python closes descriptors that it does not know.
 """

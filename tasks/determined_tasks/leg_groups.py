@@ -1,6 +1,6 @@
 """Control groups of legs: in each the kernel counts, limits and ends what one leg has started.
 
-An agent makes a folder of its own (its home) where it may, and each leg gets one in it. With version 2 of the
+An agent makes its own folder (its home) where it may, and each leg gets one in it. With version 2 of the
 kernel's interface that is one folder; with version 1 processes and memory have one each.
 """
 

@@ -1,4 +1,4 @@
-"""Ports of a task that the service's proxy reaches: which they are, and when somebody listens at them.
+"""Ports of a task that the service's proxy reaches: which they are, and when a server listens at them.
 
 A port of the platform's range is reserved while its leg lives, so that two tasks of one machine never get
 the same one. That a port is ready is found out here, beside the process: only here can be seen that it is
@@ -29,7 +29,7 @@ LOOPBACK = "127.0.0.1"
 
 LOOK_S = 0.1
 LOOK_AGAIN_S = 2.0
-"""Once it is ready: somebody else may listen there later."""
+"""Once it is ready: another server may listen there later."""
 CONNECT_S = 2.0
 WAY_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 

@@ -1,4 +1,4 @@
-"""The training process: started in a session of its own, and ended with everything it started."""
+"""The training process: started in a new session, and ended with all its descendants."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class UserProcess:
     stdout: int
     stderr: int
     alone: bool
-    """This process has no other children: whatever else turns up is a descendant of the user's."""
+    """This process has no other children: every other child is a descendant of the user's."""
     group: LegGroup
     """Its control group, if it has one."""
     status: int | None = None
@@ -72,9 +72,9 @@ class UserProcess:
     def kill_rest(self, timeout: float = 5.0) -> None:
         """Kills every descendant, those that moved to another session or lost their parent included.
 
-        All stop before the first of them dies: a program that forks without end would take its place.
-        They are this process's descendants because it is a subreaper; at the end it has no child left.
-        In a process that has children of its own (``alone`` is False) only the group is killed.
+        All stop before the first of them dies: a program that forks without end would take its place. They
+        are this process's descendants because it is a subreaper; at the end it has no child left. In a
+        process that has other children (``alone`` is False) only the group is killed.
         """
         self.group.kill()
         self.kill()

@@ -1,7 +1,7 @@
 """Finds the checkpoint that a leg starts from: the latest whole one.
 
-Every byte of the checkpoint is read before the training code runs, so that the code only gets a
-checkpoint that it can load, whatever framework it uses. Files that were copied for this are kept for it.
+Every byte of the checkpoint is read before the training code runs, so that the code only gets a checkpoint
+that it can load, in any framework. Files that were copied for this are kept for it.
 """
 
 from __future__ import annotations

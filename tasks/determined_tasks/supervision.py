@@ -78,8 +78,8 @@ class LegRecord:
     """``leg.json``. ``user``: the training process, leader of its own session; ``tmp``: its TMPDIR;
     ``groups``: the folders of its control group.
 
-    It is written with ``tmp`` before that directory is made, and again with ``user`` when the process
-    runs: whenever the supervisor dies, whatever it made is found.
+    It is written with ``tmp`` before that directory is made, and again with ``user`` when the process runs:
+    everything that the supervisor made is found whenever it dies.
     """
 
     allocation_id: str

@@ -1,4 +1,5 @@
-"""What goes wrong. Each fault has passed when its function returns, but for its consequences."""
+"""The faults that the suite makes. Each fault has passed when its function returns, but for its
+consequences."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def kill_flow(world: World, random: Random) -> bool:
 
 
 def kill_agent(world: World, random: Random) -> bool:
-    """An agent alone; what it started goes on."""
+    """Kill an agent alone; its processes go on."""
     agent = random.choice(world.agents)
     if agent.process is None or _is_new(agent, random):
         return False
@@ -179,7 +180,7 @@ def refuse_connections(world: World, random: Random) -> bool:
 
 
 def slow_network(world: World, random: Random) -> bool:
-    """What passes between an agent's machine and the service takes long."""
+    """Slow the connection between an agent's machine and the service."""
     proxy = random.choice(world.agents).proxy
     proxy.delay_s = random.uniform(0.05, 0.5)
     time.sleep(random.uniform(0.5, 2))
@@ -270,7 +271,7 @@ def _to_container(random: Random, world: World, *command: str) -> bool:
 
 
 def _docker(*args: str) -> bool:
-    """Whether the engine did it; the container may be gone."""
+    """True if the engine did it; the container may be gone."""
     with contextlib.suppress(subprocess.SubprocessError):
         docker(*args)
         return True
@@ -278,7 +279,7 @@ def _docker(*args: str) -> bool:
 
 
 def fill_disk(world: World, random: Random) -> bool:
-    """There is no room for checkpoints."""
+    """Leave no room for checkpoints."""
     if not world.small_disk:
         return False
     with contextlib.suppress(OSError), world.filler.open("wb") as file:
@@ -291,7 +292,7 @@ def fill_disk(world: World, random: Random) -> bool:
 
 
 def damage_checkpoint(world: World, random: Random) -> bool:
-    """The latest checkpoint of a trial is not what it was, and the trial has to start from it."""
+    """Damage the latest checkpoint of a trial that has to start from it."""
     with world.database() as conn:
         rows = conn.execute(
             "SELECT t.latest_checkpoint, a.id FROM trials t JOIN allocations a ON a.trial_id = t.id"

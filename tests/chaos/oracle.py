@@ -1,4 +1,4 @@
-"""What must be true when everything has come to rest, whatever happened."""
+"""The conditions that must hold when everything has come to rest, after any faults."""
 
 from __future__ import annotations
 
@@ -139,8 +139,7 @@ def _judge_events(conn: Any, verdict: Verdict, where: str, id_: int) -> None:
 
 
 def _judge_checkpoints(conn: Any, verdict: Verdict, world: World) -> None:
-    """Those that are listed are there and whole, those that were deleted are gone, and there is
-    nothing else."""
+    """Listed checkpoints exist and are whole, deleted ones are gone, and the storage has no other files."""
     storage = DirectoryStorageManager(world.storage)
     target = world.folder / "verified"
     known = set(world.damaged)

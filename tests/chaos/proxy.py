@@ -12,8 +12,7 @@ CHUNK = 1 << 16
 
 @dataclass
 class Proxy:
-    """Forwards connections to ``(host, port)`` from a thread of its own; it listens on ``port_here`` of
-    ``host_here``.
+    """Forwards connections to ``(host, port)`` in a thread; it listens on ``port_here`` of ``host_here``.
 
     Attributes:
         delay_s: each piece of data waits so long.

@@ -52,7 +52,7 @@ END_S = 300.0
 
 @dataclass
 class Report:
-    """What was done, and what came of it."""
+    """The faults of a run, and its verdict."""
 
     seed: int
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""A local cluster with two agents, each behind a proxy of its own, and all that may be done to it."""
+"""A local cluster with two agents, each behind a separate proxy, and the actions on it."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class World:
 
     @property
     def filler(self) -> Path:
-        """The file that takes what is left of the small disk."""
+        """The file that fills the rest of the small disk."""
         return self.storage / ".filler"
 
     @contextlib.contextmanager
@@ -285,7 +285,7 @@ class World:
 
 
 def docker(*args: str) -> str:
-    """What the command prints. Raises subprocess.SubprocessError."""
+    """The output of the command. Raises subprocess.SubprocessError."""
     command = ["docker", *args]
     return subprocess.run(
         command, check=True, capture_output=True, text=True, timeout=DOCKER_S
@@ -293,7 +293,7 @@ def docker(*args: str) -> str:
 
 
 def _mount(folder: Path) -> bool:
-    """Whether ``folder`` is a small disk now; only root may make one."""
+    """True if ``folder`` is a small disk now; only root may make one."""
     if os.geteuid() != 0:
         return False
     command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]

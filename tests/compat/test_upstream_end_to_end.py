@@ -1,4 +1,4 @@
-"""What Determined's own end-to-end suite asks of a cluster, asked by the published client."""
+"""The requests of Determined's own end-to-end suite, sent by the published client."""
 
 from __future__ import annotations
 

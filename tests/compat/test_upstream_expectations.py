@@ -1,4 +1,4 @@
-"""What published scripts take for granted, seen with the published client."""
+"""Assumptions of published scripts, tested with the published client."""
 
 from __future__ import annotations
 

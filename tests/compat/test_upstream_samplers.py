@@ -33,7 +33,7 @@ print(json.dumps([det.__file__, det.__version__, orders]))
 
 
 def answer(*, path: str | None) -> list[Any]:
-    """What ORDERS prints in this interpreter, which has torch; ``path`` comes before its own packages."""
+    """The output of ORDERS in this interpreter, which has torch; ``path`` comes before its own packages."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     if path is not None:
         env["PYTHONPATH"] = path

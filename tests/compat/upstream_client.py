@@ -1,4 +1,4 @@
-"""Determined's own published client, in a virtual environment of its own, driven from outside."""
+"""Determined's published client, in a separate virtual environment, driven from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service of its own on 127.0.0.1, whose rows belong to several users, and the tokens of its guests."""
+"""A private service on 127.0.0.1, whose rows belong to several users, and the tokens of its guests."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Guests:
         return Mine(leg, checkpoint, self._ids[owner], model)
 
     def subject(self, guest: str) -> Mine:
-        """What this guest's requests are about: a trial's token its own things half of the time."""
+        """The subjects of this guest's requests: a trial's token asks for its own things half of the time."""
         return self.own_trial if guest in (TRIAL, ADMIN, AGENT) else self.mine
 
     async def snapshot(self) -> dict[str, list[str]]:

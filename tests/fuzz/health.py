@@ -19,7 +19,7 @@ PAUSE_S = 0.02
 
 
 def _serve_nothing() -> int:
-    """A server in a process of its own; returns its port. It ends with this process."""
+    """A server in a separate process; returns its port. It ends with this process."""
     code = (
         "import uvicorn, fastapi, os\n"
         "from tests.listening import listening\n"

@@ -43,7 +43,7 @@ WAIT_S = 3.0
 
 @dataclass
 class Report:
-    """What came of the requests."""
+    """The results of the requests."""
 
     statuses: collections.Counter[int] = field(default_factory=collections.Counter)
     by_guest: collections.Counter[str] = field(default_factory=collections.Counter)

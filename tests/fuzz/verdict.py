@@ -1,4 +1,4 @@
-"""What an answer must not be or hold."""
+"""The rules that an answer must not break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A browser sends its cookies to every port of a host name, whoever listens there."""
+"""A browser sends its cookies to every port of a host name, whichever program listens there."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def listening() -> Iterator[Heads]:
 
 @pytest.fixture
 def cookie(mlflow_cluster: Cluster) -> str:
-    """What a server at another port of the host name gets of somebody who is logged in at MLflow's pages."""
+    """The headers that a server at another port of the host name gets from a user logged in at MLflow's
+    pages."""
     form = {"username": "determined", "password": ""}
     with mlflow_cluster.browser() as browser:
         return browser.post("/mlflow/", data=form, headers=OWN).cookies["determined-session"]

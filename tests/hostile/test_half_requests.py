@@ -1,4 +1,4 @@
-"""Connections of somebody without a login that send less than a request."""
+"""Connections of a client without a login that send less than a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 50
 
 
 async def answer(request: Request) -> Response:
-    """Once the whole body is there."""
+    """Once the whole body has arrived."""
     await request.body()
     return Response("ok")
 

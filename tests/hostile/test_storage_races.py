@@ -1,7 +1,6 @@
-"""Who deletes and writes in a storage may be root, and who wrote there may exchange a directory for a link at
-any moment. Each test exchanges it right before the step that counts; a process that does so by chance needs
-many tries, and here none.
-"""
+"""The process that deletes and writes in a storage may be root, and the account that wrote there may exchange
+a directory for a link at any moment. Each test exchanges it right before the step that counts; a process that
+does so by chance needs many tries, and here none."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ async def supervisor(service_app: FastAPI, mallory: Leg) -> AsyncIterator[httpx.
 
 @pytest.fixture
 async def victim(world: World) -> Leg:
-    """A leg of somebody else, whose configuration holds a secret."""
+    """Another user's leg, whose configuration holds a secret."""
     storage = {"type": "s3", "bucket": "b", "secret_key": KEY}
     config = {"searcher": {"metric": "x"}, "hyperparameters": {}, "checkpoint_storage": storage}
     return await world.leg(config=config)

@@ -1,4 +1,4 @@
-"""What a process can open, read and connect to on a cluster's machine; run by test_accounts.py.
+"""Lists the files and sockets that a process can reach on a cluster's machine; run by test_accounts.py.
 
 ``account_probe.py FACTS``: FACTS is a JSON file with paths, ports and process ids. Prints one line,
 ``probed`` and a JSON object. Needs nothing but Python.
@@ -59,7 +59,7 @@ def answer(url: str, token: str = "") -> str:
 
 
 def postgres(port: int) -> str:
-    """Says hello to Postgres as its superuser, and tells what it asks for."""
+    """Connect to Postgres as its superuser, and return its question."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         body = struct.pack("!I", 196608) + b"user\0determined\0database\0determined\0\0"
         connection.sendall(struct.pack("!I", len(body) + 4) + body)

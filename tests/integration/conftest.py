@@ -106,7 +106,7 @@ def template(postgres_server: str) -> Template:
 
 @pytest.fixture
 def database_url(postgres_server: str, template: Template) -> Iterator[str]:
-    """A migrated database of this test's own, as of a cluster of its own."""
+    """A migrated database for this test, as of a new cluster."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     url = _create(postgres_server, name, template.name)
     with psycopg.connect(url, autocommit=True) as conn:

@@ -16,7 +16,7 @@ from tests.waiting import TIMEOUT_S
 
 @dataclass(frozen=True)
 class Machine:
-    """A namespace with an address of its own."""
+    """A namespace with a separate address."""
 
     namespace: str
     address: str
@@ -39,7 +39,7 @@ def _ip(*words: str) -> None:
 
 
 def _let_through(stack: contextlib.ExitStack, bridge: str) -> None:
-    """Where a Docker engine has run, what passes over any bridge is dropped unless a rule allows it."""
+    """Where a Docker engine has run, packets over any bridge are dropped unless a rule allows them."""
     if shutil.which("iptables") is None:
         return
     rule = ["FORWARD", "-i", bridge, "-o", bridge, "-j", "ACCEPT"]

@@ -1,4 +1,4 @@
-"""A second user of the machine, and trials under accounts of their own: what each can reach.
+"""A second user of the machine, and trials under separate accounts: the paths that each can reach.
 
 The table of docs/inside/security.md is made here: the test fails when the page says something else.
 """

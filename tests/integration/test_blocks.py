@@ -1,4 +1,4 @@
-"""The blocks in flows of their own processes, on the real cluster."""
+"""The blocks in flows in separate processes, on the real cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("flow_with_blocks.py")
 
 
 class Flow:
-    """The process of a flow, and what it has printed."""
+    """The process of a flow, and its output."""
 
     def __init__(self, cluster: LocalCluster, log: Path, *args: str) -> None:
         exports = cluster.det("prefect", "env").stdout.splitlines()
@@ -31,7 +31,7 @@ class Flow:
             )
 
     def found(self, what: str, count: int = 1) -> list[str]:
-        """What stands behind ``what`` in the lines that begin so, once there are ``count``."""
+        """The text behind ``what`` in the lines that begin so, once there are ``count``."""
 
         def lines() -> list[str] | None:
             text = self.log.read_text()

@@ -62,7 +62,7 @@ def session(sdk: Determined) -> Session:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Where the test's experiments put their checkpoints."""
+    """The directory of checkpoints of the test's experiments."""
     return tmp_path / "storage"
 
 
@@ -73,7 +73,7 @@ def stored(root: Path) -> set[str]:
 
 
 def hidden(root: Path) -> list[str]:
-    """What is there besides, made by processes at work or by ones that were killed."""
+    """The other files there, made by running or killed processes."""
     return sorted(path.name for path in root.iterdir() if path.name.startswith("."))
 
 

@@ -69,7 +69,7 @@ with det.core.init() as core_context:
 
 
 def expected_samples() -> list[float]:
-    """What ASHA draws for its trials, in the order in which it makes them."""
+    """The hyperparameters that ASHA draws for its trials, in the order in which it makes them."""
     rng = random.Random(11)
     found = []
     for _ in range(TRIALS):
@@ -99,7 +99,7 @@ class LocalSearch:
             )
 
     def kill_after(self, events: int) -> None:
-        """``kill -9`` once so many more events have been answered."""
+        """``kill -9`` once that many more events have been answered."""
         wanted = self.log.read_text().count("event ") + events
         until(
             f"{events} more events",

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    """Where the packages are; installed on first use, without torch, which is here."""
+    """The directory of the packages; installed on first use, without torch, which is here."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = [line for line in lines if line.partition("==")[0] in PACKAGES]
     assert len(pinned) == len(PACKAGES)

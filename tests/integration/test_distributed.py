@@ -116,7 +116,7 @@ def test_one_killed_process_ends_the_gang_which_starts_again(
 
 
 def workers(cluster: LocalCluster, experiment_id: int) -> list[psutil.Process]:
-    """Those of the trial's processes that are there now."""
+    """The trial's processes that exist now."""
     pids = {int(pid) for pid in re.findall(r"pid (\d+)", cluster.logs(experiment_id))}
     return [psutil.Process(pid) for pid in sorted(pids) if psutil.pid_exists(pid)]
 

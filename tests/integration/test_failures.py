@@ -1,4 +1,4 @@
-"""What the user sees when the training script does not end well."""
+"""The user's view of a training script that does not end well."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ FAILURES = {
 
 @contextlib.contextmanager
 def mounted(folder: Path, options: str) -> Iterator[bool]:
-    """A small file system of its own at ``folder``; False where this user may not mount."""
+    """A separate small file system at ``folder``; False where this user may not mount."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     done = os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
@@ -202,7 +202,7 @@ DISKS = {
 def ended(
     cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Outcome]]:
-    """How each case ended; those of :data:`DISKS` are there if they could be mounted."""
+    """The end of each case; those of :data:`DISKS` exist if they could be mounted."""
     folder = tmp_path_factory.mktemp("failures")
     cases = {name: failure.case for name, failure in FAILURES.items()}
     with contextlib.ExitStack() as stack:

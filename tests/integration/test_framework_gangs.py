@@ -23,7 +23,7 @@ Results = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def gang(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results]:
-    """What a script of ``gangs/`` found; it is run at the first call."""
+    """The findings of a script of ``gangs/``; it is run at the first call."""
     found: dict[str, Results] = {}
 
     def run(name: str) -> Results:

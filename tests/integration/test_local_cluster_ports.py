@@ -58,7 +58,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def taken() -> Iterator[int]:
-    """A port on which somebody else listens."""
+    """A port on which another program listens."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         yield other.getsockname()[1]
 

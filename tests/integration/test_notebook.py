@@ -80,7 +80,7 @@ def test_a_tensorboard_follows_a_running_search(cluster: LocalCluster, tmp_path:
 
 
 def kept(cluster: LocalCluster, task_id: str, name: str, words: str) -> bool:
-    """Whether a file of the notebook with these words is in the cluster's storage."""
+    """True if a file of the notebook with these words is in the cluster's storage."""
     found = list((cluster.data_dir / "checkpoints").glob(f"*/notebook/{task_id}"))
     if not found or not (found[0] / "index.json").exists():
         return False

@@ -60,7 +60,7 @@ def folder() -> Iterator[Path]:
 
 
 def _ssh_with_this_home(checkout: Path) -> None:
-    """ssh and scp look for their configuration in the account's home, whatever HOME says."""
+    """ssh and scp look for their configuration in the account's home; HOME has no effect."""
     for program in ("ssh", "scp"):
         path = checkout / ".venv/bin" / program
         path.write_text(
@@ -73,7 +73,7 @@ def _ssh_with_this_home(checkout: Path) -> None:
 
 @contextlib.contextmanager
 def _ended(cluster: LocalCluster) -> Iterator[None]:
-    """What a page has left running takes no slots from the next one."""
+    """Programs that a page has left running take no slots from the next one."""
     try:
         yield
     finally:

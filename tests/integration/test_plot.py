@@ -221,7 +221,7 @@ def test_the_page_in_a_browser(
 
 
 def look_at(browser: Any, address: str, trials: int) -> None:
-    """Every figure is drawn, nothing is complained of, nothing of the user's is markup."""
+    """Every figure is drawn, without complaints, and no user's text becomes markup."""
     browser.get(address)
     until("every figure", lambda: browser.execute_script(DRAWN), equals="yes")
     figures = browser.execute_script(FIGURES)

@@ -277,7 +277,7 @@ with det.core.init() as core_context:
 def test_cancelling_on_prefects_page(
     cluster: LocalCluster, prefect: Prefect, page: Page, tmp_path: Path
 ) -> None:
-    """First a trial's run, then the experiment's, as somebody would who lives in Prefect's pages."""
+    """First a trial's run, then the experiment's, as by a user of Prefect's pages."""
     config = CONFIG.replace("[1, 2, 3]", "[1, 2]").replace("from-prefect", "cancelled-there")
     experiment = cluster.submit(tmp_path, config, script_py=SLOW)
     until("two running trials", lambda: len(running_trials(cluster, experiment)), equals=2)

@@ -42,7 +42,7 @@ def service(cluster: LocalCluster) -> Service:
 
 @pytest.fixture(scope="module")
 def run(cluster: LocalCluster) -> Iterator[str]:
-    """A flow run that somebody made in Prefect, with a secret among its parameters."""
+    """A flow run that a user made in Prefect, with a secret among its parameters."""
     prefect = Prefect(cluster)
     flow = prefect.call("/flows/", {"name": "alices-own"})["id"]
     made = prefect.call(

@@ -31,7 +31,7 @@ with det.core.init() as context:
 
 
 def open_to_others(folder: Path) -> Iterator[Path]:
-    """What another user can list, read or write below ``folder``, if the way to it is open."""
+    """The files that another user can list, read or write below ``folder``, if the way to it is open."""
     mode = folder.stat().st_mode
     if mode & (stat.S_IROTH | stat.S_IWOTH):
         yield folder

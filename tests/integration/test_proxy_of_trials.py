@@ -147,7 +147,7 @@ def test_a_hostile_page_of_a_task_reads_nothing_of_others(
 
 
 def visit(session: Session, pages: str, task: str, victim: str, profile: Path) -> dict[str, Any]:
-    """What the hostile page has found, in the browser of somebody who is logged in everywhere."""
+    """The findings of the hostile page, in the browser of a user who is logged in everywhere."""
     label, url = task.replace(".", "--"), session.master
     victims = f"http://{label}---{victim}.localhost:{url.rpartition(':')[2]}"
     with open_browser(profile) as driver:

@@ -1,4 +1,4 @@
-"""A trial over three agents, each on a machine of its own (a network namespace)."""
+"""A trial over three agents, each on a separate machine (a network namespace)."""
 
 from __future__ import annotations
 

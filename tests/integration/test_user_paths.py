@@ -1,4 +1,4 @@
-"""What a new user tries in the first hour, from submitting to looking for what came out."""
+"""A new user's first hour, from submitting to finding the results."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def own_terminal() -> None:
 
 
 class Terminal:
-    """`det` at a terminal of its own."""
+    """`det` at a separate terminal."""
 
     def __init__(self, cluster: LocalCluster, *args: str, cwd: Path | None = None) -> None:
         self._master, slave = pty.openpty()
@@ -255,7 +255,7 @@ class Terminal:
         os.write(self._master, b"\x03")
 
     def end(self, timeout_s: float = TIMEOUT_S) -> int:
-        """Reads what is left; the exit code."""
+        """Read the rest of the output; returns the exit code."""
         try:
             self.read(lambda _: self.process.poll() is not None, timeout_s)
         finally:
@@ -422,7 +422,7 @@ print(json.dumps({
 
 
 def test_everything_survives_down_and_up(cluster: LocalCluster, tmp_path: Path) -> None:
-    """What has ended is as it was, and what was in the middle goes on."""
+    """Ended work stays as it was, and interrupted work goes on."""
     case = Case({"script.py": TRAINS})
     _, model = case.write(tmp_path, "search")
     (tmp_path / "search.yaml").write_text(SEARCH)

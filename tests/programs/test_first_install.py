@@ -1,4 +1,4 @@
-"""What `make` says of a Python that is too old and of a machine without a network."""
+"""The messages of `make` for a Python that is too old and for a machine without a network."""
 
 from __future__ import annotations
 

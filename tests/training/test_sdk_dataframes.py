@@ -1,4 +1,4 @@
-"""What an experiment has found as DataFrames. To import pandas takes longer than a unit test may."""
+"""An experiment's results as DataFrames. To import pandas takes longer than a unit test may."""
 
 from __future__ import annotations
 

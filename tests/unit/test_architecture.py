@@ -1,4 +1,4 @@
-"""Who may import whom, and what `import determined` may cost."""
+"""The allowed imports, and the cost of `import determined`."""
 
 from __future__ import annotations
 

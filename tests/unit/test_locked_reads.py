@@ -1,4 +1,4 @@
-"""Whoever changes a part of a stored value has locked its row before it was read (docs/inside/registry.md).
+"""Code that changes a part of a stored value locks its row before it reads it (docs/inside/registry.md).
 
 A statement that waits for a lock looks again at the rows that it locks, and at no others: what it reads of
 joined tables is older than the lock. The checks read the sources, SQL texts and SQLAlchemy alike.
@@ -50,7 +50,7 @@ def unlocked_reads_of_text(sql: str) -> Iterator[str]:
 
 
 def _level(sql: str, at: int) -> str:
-    """What stands before ``at`` within the same parentheses."""
+    """The text before ``at`` within the same parentheses."""
     depth = 0
     for place in range(at - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(sql[place], 0)
@@ -200,7 +200,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def blind_updates(function: Function, tables: dict[str, str]) -> list[str]:
-    """The tables of which the function reads a row without its lock, and then writes what it has read.
+    """The tables of which the function reads a row without its lock, and then writes it.
 
     Where the caller has locked the row, the function's docstring says so.
     """

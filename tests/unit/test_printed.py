@@ -118,7 +118,7 @@ def _files() -> frozenset[str]:
 
 
 def _named_paths(page: Path) -> Iterator[str]:
-    """What looks like a path below one of the repository's folders, in code."""
+    """Text that looks like a path below one of the repository's folders, in code."""
     folders = "|".join(sorted({name.split("/")[0] for name in _files() if "/" in name}))
     path = re.compile(rf"(?<![\w./<-])((?:{folders})/[\w./*-]*[\w*])")
     spans = [span for _, line in printed.prose(page) for span in re.findall(r"`([^`]+)`", line)]

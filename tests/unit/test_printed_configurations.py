@@ -39,7 +39,7 @@ def of(language: str) -> list[Any]:
 
 
 def judge(text: str) -> None:
-    """Raises what the product raises for a configuration, or a part of one."""
+    """Raises the product's errors for a configuration, or a part of one."""
     document = expconf.load_yaml(text, "page")
     data = document.data
     names = set(data)

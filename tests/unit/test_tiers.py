@@ -1,4 +1,4 @@
-"""Which suites run for which change."""
+"""The suites that run for a change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tracked() -> list[str]:
 
 
 def test_every_source_has_a_row() -> None:
-    """Else a change there would run nothing of the long tier, or everything."""
+    """Otherwise a change there would run nothing of the long tier, or everything."""
     without = [path for path in tracked() if "/" in path and tiers.row_of(path) is None]
     assert without == []
 

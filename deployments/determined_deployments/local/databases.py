@@ -21,7 +21,7 @@ of this package use it.
 OWNERS = {"prefect": "prefect_owner", "determined": "determined_owner"}
 """Each database's role, with no rights beyond that database."""
 MLFLOW = "mlflow_reader"
-"""The role of MLflow's server. What it may read the service grants, which owns the tables."""
+"""The role of MLflow's server. The service, which owns the tables, grants it the right to read some."""
 NAMES = DATABASES
 MOVE_WAITS = "20s"
 """The longest wait for a table in use."""

@@ -143,7 +143,7 @@ def _send(session: Session, planned: Submission) -> Experiment:
 
 
 def _content(planned: Submission) -> str:
-    """Of configuration and code: the same for equal files, whatever their times."""
+    """Of configuration and code: the same for equal files with any times."""
     data = orjson.dumps(planned.config.document.data, option=orjson.OPT_SORT_KEYS)
     files = sorted((item.path, item.content or b"") for item in planned.items)
     return keys.digest(

@@ -1,4 +1,4 @@
-"""The Core API: what a training script needs from the cluster, whatever its framework.
+"""The Core API: the cluster's functions for training scripts, in any framework.
 
 ::
 

@@ -121,8 +121,8 @@ class CheckpointContext:
     ) -> Iterator[tuple[Path, str]]:
         """``with …store_path({"steps_completed": n}) as (path, uuid):`` write the files to ``path``.
 
-        The checkpoint is stored when the block ends; an exception in the block leaves none.
-        ``metadata`` may be completed within the block. With ``shard`` every worker has a ``path`` of its own.
+        The checkpoint is stored when the block ends; an exception in the block leaves none. ``metadata`` may
+        be completed within the block. With ``shard`` every worker has a different ``path``.
         """
         self._check_caller("store_path", shard, wait)
         if shard:
@@ -215,8 +215,8 @@ class CheckpointContext:
     ) -> Iterator[Path]:
         """A directory with the checkpoint's files, to be read within the block.
 
-        If the storage is a file system, the directory is the checkpoint itself, complete whatever
-        ``selector`` says, with sizes verified: do not write to it. Otherwise it is a download.
+        If the storage is a file system, the directory is the checkpoint itself, complete with any
+        ``selector``, with sizes verified: do not write to it. Otherwise it is a download.
         """
         if not self._shares(download_mode):
             self.wait()

@@ -41,8 +41,8 @@ class Reporter:
     is away. ``urgent`` is the group whose reports are sent at once.
 
     When the service refuses a report, the next call of any method raises the refusal. Thread-safe. After a
-    fork the child has a stream of its own, and :meth:`report` returns there when the report is stored: such
-    a process may end at once (``multiprocessing`` ends it by ``os._exit``, a pool by SIGTERM).
+    fork the child has a new stream, and :meth:`report` returns there when the report is stored: such a
+    process may end at once (``multiprocessing`` ends it by ``os._exit``, a pool by SIGTERM).
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def _in_several(shards: list[Shard]) -> set[str]:
 
 
 def _check_contents(checksums: list[dict[str, str]]) -> None:
-    """Raise if workers have different contents for one path. The same file from several workers is no
+    """Raise if workers have different contents for one path. The same file from several workers is not a
     conflict.
     """
     found: dict[str, dict[str, list[int]]] = {}

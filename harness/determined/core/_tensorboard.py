@@ -82,10 +82,10 @@ def with_rank(path: Path, rank: int) -> Path:
 class TensorboardFiles:
     """Copies new and changed files below ``path`` to ``prefix`` in the storage.
 
-    ``automatic``: reported metrics are written too, and a thread uploads, from the first report or the
-    first call of :meth:`get_path` until :meth:`close`. ``temporary``: :meth:`close` removes the directory.
-    ``check`` raises errors.AllocationEnded once another process runs the trial and writes the files.
-    A forked process writes its reports at once, to a file of its own, and its parent uploads it.
+    ``automatic``: reported metrics are written too, and a thread uploads, from the first report or the first
+    call of :meth:`get_path` until :meth:`close`. ``temporary``: :meth:`close` removes the directory.
+    ``check`` raises errors.AllocationEnded once another process runs the trial and writes the files. A forked
+    process writes its reports at once, to a separate file, and its parent uploads it.
     """
 
     def __init__(

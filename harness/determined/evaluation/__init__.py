@@ -8,5 +8,5 @@ does. The trial's hyperparameters say what to do:
 * or ``data_version: module:function``, called without arguments, or ``data_files: [pattern, …]``, whose
   contents are hashed.
 
-What was found is reported as metrics of the group ``evaluation``.
+The results are reported as metrics of the group ``evaluation``.
 """

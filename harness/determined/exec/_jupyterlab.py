@@ -2,7 +2,7 @@
 
 The library of JSON schemas imports ``rfc3987_syntax``, if it is there, which compiles the grammar of
 addresses while it is imported: 1.5 s of a core in each start. It checks the format of addresses in schemas of
-JupyterLab's own, which has nothing to find; kernels are processes of their own and have it.
+JupyterLab's own, which has nothing to find; kernels are separate processes and have it.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def _stored(name: str) -> str:
 @dataclass
 class KeptFiles:
     """Copies the files below ``directory`` to ``key``. ``say`` gets lines for the log. ``refusal`` is asked
-    before anything is copied: why so many bytes may not be kept; empty: they may; None: nobody answered,
-    they are kept, and it is asked again.
+    before anything is copied: why that number of bytes may not be kept; empty: they may; None: nobody
+    answered, they are kept, and it is asked again.
 
     A file is there with all its bytes or as it was; the list of those that belong to the directory comes
     last. Symbolic links are not kept.

@@ -26,8 +26,8 @@ from determined.exec._terminals import Program, Terminals
 MOST = 200
 """Connections at a time."""
 BANNER_SECONDS = 1.0
-"""So long may a client of ssh wait for the server's first word. Whoever only looks whether somebody listens
-has gone by then."""
+"""Seconds that a client of ssh may wait for the server's first word. A client that only checks the port has
+gone by then."""
 REPORT_SECONDS = 30.0
 AGAIN_SECONDS = (0.02, 5.0)
 

@@ -1,6 +1,6 @@
 """``python3 -m determined.exec.tensorboard [ARGUMENT...]``: TensorBoard over the files of experiments.
 
-What runs in a task of the kind TensorBoard: TensorBoard's own server, and beside it this process, which
+The program of a task of the kind TensorBoard: TensorBoard's own server, and beside it this process, which
 copies the files from checkpoint storage as they grow. The service says which: experiments, trials, and how
 their storage is opened.
 """

@@ -27,7 +27,7 @@ _VERBS = {CAPABILITIES: "add", DEVICES: "have", HOST_PATHS: "mount as root"}
 
 def wishes(config: Mapping[str, Any], *, is_root: bool) -> Iterator[Wish]:
     """Those of a complete configuration. ``is_root``: the containers' processes are; under an account that is
-    not, a mount shows what that account may read, and is no wish."""
+    not, a mount shows only files that the account may read, and needs no right."""
     environment = config.get("environment") or {}
     for index, name in enumerate(environment.get("add_capabilities") or ()):
         yield Wish(f"environment.add_capabilities[{index}]", str(name), CAPABILITIES)

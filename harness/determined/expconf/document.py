@@ -189,8 +189,8 @@ _MAX_OPENERS = 100
 def _compose_fast(text: str) -> Node | None:
     """The node graph of a text that both parsers understand alike; None: ask the other one.
 
-    libyaml's parser has no bound of its own to how deep it goes, and would end the process. Mistakes,
-    too, are the other one's to explain.
+    libyaml's parser does not limit its depth, and would end the process. Mistakes, too, are the other one's
+    to explain.
     """
     # A text has no more values than characters; the other parser counts them while it reads.
     deep = text.count("[") + text.count("{") > _MAX_OPENERS or _LEADING.search(text)

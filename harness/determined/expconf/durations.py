@@ -9,7 +9,7 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|ms|s|m|h)")
 
 
 def seconds(duration: str) -> float:
-    """``"1h30m"`` → 5400. Raises ValueError for what is no duration."""
+    """``"1h30m"`` → 5400. Raises ValueError for an invalid duration."""
     if not re.fullmatch(DURATION_PATTERN, duration):
         raise ValueError(f"{duration!r} is not a duration such as '1h30m'")
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(duration))

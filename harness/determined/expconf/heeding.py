@@ -32,8 +32,8 @@ NAMED_CHARS = 200
 class Surroundings:
     """The place where something is to run. None means not known, and then no remark depends on it.
 
-    ``scheduler``: the type of the resource pool's. ``worker_type``: of its agents. ``is_task``: it is no
-    experiment but a command, a notebook and so on. ``unmanaged``: its processes run outside of the cluster.
+    ``scheduler``: the type of the resource pool's. ``worker_type``: of its agents. ``is_task``: it is a
+    command, a notebook and so on, not an experiment. ``unmanaged``: its processes run outside of the cluster.
     ``no_mounts``: why agents of the pool that run processes can mount nothing; None: they can.
     """
 

@@ -73,12 +73,12 @@ def masked_for_others(
     """A copy for users who neither own the experiment nor administer the cluster.
 
     Masked are the secret fields, the values of all environment variables, those of ``pod_spec``, fields of
-    ``data`` with a secret's name, and what looks like a secret in any text (a password in an address, a
-    token). Hyperparameters stay: trials show them to everybody.
+    ``data`` with a secret's name, and values that look like secrets in any text (a password in an address,
+    a token). Hyperparameters stay: trials show them to everybody.
 
     Args:
-        known: a ``checkpoint_storage`` section; fields of the configuration's that are equal are no secret
-            to who asks (the cluster's default storage).
+        known: a ``checkpoint_storage`` section; equal fields of the configuration are not a
+            secret for the reader (the cluster's default storage).
     """
     return {key: _hidden(item, (key,), known or {}) for key, item in config.items()}
 

@@ -49,10 +49,10 @@ def _offered(_: tuple[str, ...]) -> dict[str, EntryPoint]:
 def section_of(point: EntryPoint, base: type[Section]) -> type[Section]:
     """The model of a ``searcher`` section that names the searcher behind an entry point.
 
-    It has the fields of ``base`` and those of the searcher's ``config_model``. They are read like all
-    fields: strictly, null means "not given", and unknown fields are refused unless the model allows
-    them. ``max_length`` is a length as for the built-in searchers, whatever its type in the model. A
-    searcher without a model accepts any field.
+    It has the fields of ``base`` and those of the searcher's ``config_model``. They are read like all fields:
+    strictly, null means "not given", and unknown fields are refused unless the model allows them.
+    ``max_length`` is a length as for the built-in searchers, with any type in the model. A searcher without a
+    model accepts any field.
 
     Raises:
         PluginError: the package cannot be imported, or its ``config_model`` is not a model.

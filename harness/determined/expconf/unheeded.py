@@ -1,7 +1,7 @@
 """Lists the fields of a configuration that are stored but have no effect where it is to run, and why.
 
-What is told at submission, at the top of a trial's log and by ``det experiment describe`` comes from here;
-the table is :mod:`determined.expconf.heeding`.
+The remarks at submission, at the top of a trial's log and of ``det experiment describe`` come from here; the
+table is :mod:`determined.expconf.heeding`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def unheeded(
     config: Mapping[str, Any], where: Surroundings, *, all_that_is_there: bool = False
 ) -> list[str]:
     """A sentence for each group of fields that the (complete) ``config`` sets to something else than the
-    default (``all_that_is_there``: or to the default), and that are not heeded ``where`` it is to run."""
+    default (``all_that_is_there``: or to the default), and that are ignored ``where`` it will run."""
     found = []
     for row in ROWS:
         if callable(row.fields):

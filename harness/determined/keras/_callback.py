@@ -35,8 +35,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):
     without ``val_``. All happens at the ends of epochs: checkpoints, preemption, the lengths that the
     searcher gives (``searcher.max_length: {epochs: n}``; ``fit`` needs as many ``epochs`` at least). A
     checkpoint is always stored at a preemption and at the end of the training. A resumed training goes on
-    with the weights, the optimizer, and the random generators of python, numpy and torch, whatever
-    ``fit``'s ``initial_epoch`` is. With ``verbose`` there is a line per epoch in place of a progress bar.
+    with the weights, the optimizer, and the random generators of python, numpy and torch, with any
+    ``initial_epoch`` of ``fit``. With ``verbose`` there is a line per epoch in place of a progress bar.
 
     Leave out ``BackupAndRestore`` and ``ModelCheckpoint``, which would also restore and save.
 

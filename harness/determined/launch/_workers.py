@@ -1,4 +1,4 @@
-"""The processes of a gang: forked from this interpreter, or programs of their own."""
+"""The processes of a gang: forked from this interpreter, or separate programs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ logger = logging.getLogger("determined.pytorch")
 
 MAX_FILES = 10_000
 IGNORE_FILES = (".gitignore", context.IGNORE_FILE)
-"""Off the cluster; the later one wins. What was submitted has passed ``.detignore`` alone, and is kept."""
+"""Off the cluster; the later one wins. Submitted files have passed ``.detignore`` alone, and are kept."""
 
 
 def files(trial_class: type, submitted: Path | None) -> list[tuple[str, Path]]:

@@ -28,9 +28,9 @@ class DataLoader:
     """Takes the arguments of ``torch.utils.data.DataLoader`` and reads the same batches.
 
     This is a description rather than a loader. The Trainer makes a torch loader from it that repeats the
-    data, takes this process' share of the batches and begins where a checkpoint was written. With
-    ``shuffle`` each epoch has an order of its own, decided by the trial's seed (or the seed of
-    ``generator``) and the number of the epoch.
+    data, takes this process' share of the batches and begins where a checkpoint was written. With ``shuffle``
+    each epoch has a different order, decided by the trial's seed (or the seed of ``generator``) and the
+    number of the epoch.
 
     Raises TypeError for an IterableDataset, which has no position: give the Trainer torch's own
     DataLoader for those (``context.experimental.disable_dataset_reproducibility_checks()``).
@@ -159,10 +159,10 @@ def adapt_batch_sampler(
 class EndlessBatches(Sampler[list[int]]):
     """Epoch after epoch of ``batch_sampler``, this rank's share, beginning anywhere.
 
-    The batches are the same wherever the iteration begins. A sampler with ``set_epoch`` jumps to the epoch
-    at once. While a sampler draws from the global random generators, these are seeded by the epoch: so the
+    The batches are the same wherever the iteration begins. A sampler with ``set_epoch`` jumps to the epoch at
+    once. While a sampler draws from the global random generators, these are seeded by the epoch: so the
     model's randomness and prefetching do not change the order, and the sampler does not change the model's
-    randomness. A sampler with a generator of its own is replayed from the first epoch on.
+    randomness. A sampler with its own generator is replayed from the first epoch on.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """A `PyTorchTrial`'s checkpoint as a model of MLflow's flavour ``python_function``.
 
-``mlflow.pyfunc.load_model("models:/name@champion")`` comes here for a checkpoint that holds no ``MLmodel`` of
-its own: the cluster's MLflow server names this module in the one that it makes up. It needs `determined` and
-torch where it is loaded, and runs the checkpoint's code, as every loading of a checkpoint does.
+``mlflow.pyfunc.load_model("models:/name@champion")`` comes here for a checkpoint without an ``MLmodel``: the
+cluster's MLflow server names this module in the one that it makes up. It needs `determined` and torch where
+it is loaded, and runs the checkpoint's code, as every loading of a checkpoint does.
 """
 
 from __future__ import annotations

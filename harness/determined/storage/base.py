@@ -119,12 +119,11 @@ class StorageManager(abc.ABC):
     Raises (all methods): ``errors.CheckpointNotFound``, ``errors.CheckpointCorrupted``, and
     ``errors.StorageError`` with path and reason when the storage refuses (full, read-only, away).
 
-    :meth:`store` and :meth:`upload` consist of these steps, which several processes that share the id and
-    the :attr:`owner`, on as many machines, can take together: :meth:`begin` by one, :meth:`add` by each
-    with files of its own (no path twice), then, when all have returned, :meth:`finish` by one with the
-    union of what ``add`` returned. Or :meth:`abort` instead, when no process is in :meth:`add` any more. If
-    that cannot be known (a process has vanished), call neither: the files stay invisible until they are
-    swept.
+    :meth:`store` and :meth:`upload` consist of these steps, which several processes that share the id and the
+    :attr:`owner`, on as many machines, can take together: :meth:`begin` by one, :meth:`add` by each with its
+    files (no path twice), then, when all have returned, :meth:`finish` by one with the union of what ``add``
+    returned. Or :meth:`abort` instead, when no process is in :meth:`add` any more. If that cannot be known (a
+    process has vanished), call neither: the files stay invisible until they are swept.
 
     The remains of a dead process are found by its :attr:`owner`: :meth:`begin` notes the owner with each
     checkpoint, and the note stays until :meth:`reported`; :meth:`sweep` removes unfinished and unreported
@@ -210,9 +209,9 @@ class StorageManager(abc.ABC):
     def read(self, storage_id: str, spans: Sequence[Span]) -> Iterator[bytes]:
         """The bytes of ``spans``, one span after the other, in pieces of a few MiB at most.
 
-        Holds no more than some tens of MiB, whatever the files' sizes, and compares no checksums: whoever
-        reads whole files does. Never reads anything outside of the checkpoint: paths that lead out of it
-        and symbolic links are refused. Raises CheckpointCorrupted for a file that is missing or shorter.
+        Holds no more than some tens of MiB, for files of any size, and compares no checksums: readers of
+        whole files do. Never reads anything outside of the checkpoint: paths that lead out of it and symbolic
+        links are refused. Raises CheckpointCorrupted for a file that is missing or shorter.
         """
 
     @abc.abstractmethod
@@ -313,7 +312,8 @@ class StorageManager(abc.ABC):
         their paths.
 
         A file of the same size that is in ``target`` already is left as it is; of one that has grown only
-        what is new is read. What ``admit`` refuses is left out, or as it was. There may be no files.
+        what is new is read. Files that ``admit`` refuses are left out, or stay as they were. There may be no
+        files.
         """
 
     @abc.abstractmethod
@@ -332,7 +332,7 @@ class StorageManager(abc.ABC):
         Remains are checkpoints that were never finished, and finished checkpoints that were never
         :meth:`reported` and are not among ``known(storage ids)``. Their processes must be gone:
         ``are_gone()`` is called once the remains are listed, and if it returns False, nothing is removed.
-        Whoever writes to the storage can leave notes there: a note of what is no uuid is not heeded.
+        Every account that writes to the storage can leave notes there: a note without a uuid is ignored.
         """
 
     @abc.abstractmethod

@@ -1,6 +1,6 @@
 """Files below a directory that another account can write.
 
-Whoever deletes or writes there may have more rights than that account, which can exchange a directory for a
+The deleting or writing process may have more rights than that account, which can exchange a directory for a
 link between any two steps. So a directory is held by its descriptor, each name is looked up in the directory
 that was opened before it, and no link is followed.
 """
@@ -25,7 +25,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def opened(top: Path | int, *parts: str) -> Iterator[int]:
     """A descriptor of the file or directory ``top``/``parts…``, for the block. ``top``: also a descriptor.
 
-    ``top`` may be a link; below it none is followed, also when somebody lays one meanwhile. A pipe is opened
+    ``top`` may be a link; below it none is followed, not even one that is made meanwhile. A pipe is opened
     without waiting for a writer. Raises OSError; see :func:`is_link`.
     """
     names = [name for part in parts for name in PurePosixPath(part).parts]

@@ -1,8 +1,8 @@
 """``python -m determined.storage.check``: whether a storage can be written, read and deleted from, from here.
 
-A process of its own: a server that is away must not hold its caller up for longer than that wants to wait,
-and clients of clouds are large. The ``checkpoint_storage`` section comes as JSON on standard input, because
-it may hold keys. Exit code 1: it cannot, and the one line on standard output says why.
+A separate process: a server that is away must not hold its caller up for longer than that wants to wait, and
+clients of clouds are large. The ``checkpoint_storage`` section comes as JSON on standard input, because it
+may hold keys. Exit code 1: it cannot, and the one line on standard output says why.
 """
 
 from __future__ import annotations

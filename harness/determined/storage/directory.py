@@ -38,8 +38,8 @@ class DirectoryStorageManager(StorageManager):
     trusted: Path | None = None
     """:attr:`root` or a directory above it that only accounts like the reader's can replace. Set it for a
     reader with more rights than the writers. :meth:`read` and :meth:`fetch` then follow no link below it, and
-    read only files of the account that the directory around them belongs to (somebody may link another's file
-    into it)."""
+    read only files of the account that the directory around them belongs to (an account may link another's
+    file into it)."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,7 +1,7 @@
 """Packs: plain tar archives that hold many small files of a checkpoint in one object.
 
-An object costs a request and its bookkeeping, whatever its size: a thousand small files take as long as
-gigabytes. The checkpoint's manifest says where each file lies in a pack.
+An object of any size costs a request and its bookkeeping: a thousand small files take as long as gigabytes.
+The checkpoint's manifest says where each file lies in a pack.
 """
 
 from __future__ import annotations

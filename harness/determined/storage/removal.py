@@ -77,8 +77,8 @@ def _not_through_links(storage_id: str, path: Path) -> Iterator[None]:
 
 
 def _require_inside(storage_id: str, folder: int, path: Path, names: Collection[str]) -> None:
-    """Raises StorageError, before anything is deleted, for files that lie elsewhere: whoever deletes may have
-    more rights than whoever wrote the checkpoint ``folder`` (at ``path``), and laid the link.
+    """Raises StorageError, before anything is deleted, for files that lie elsewhere: the deleting process may
+    have more rights than the account that wrote the checkpoint ``folder`` (at ``path``) and the link.
     """
     for parent in {PurePosixPath(name).parent for name in names}:
         with (
@@ -97,8 +97,8 @@ _OTHERS_MARK = "metadata.json"
 def _checkpoint(storage_id: str, root: int, path: Path) -> Iterator[int | None]:
     """A descriptor of the checkpoint's directory; None: it is gone.
 
-    Raises StorageError for what may be no checkpoint: any directory named by a uuid can be reported as
-    one, and whoever deletes may have more rights than whoever reported it.
+    Raises StorageError for what may be no checkpoint: any directory named by a uuid can be reported as one,
+    and the deleting process may have more rights than the reporter.
     """
     with contextlib.ExitStack() as stack:
         try:

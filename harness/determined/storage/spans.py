@@ -31,7 +31,7 @@ def is_inside(path: str) -> bool:
 def pieces(storage_id: str, where: Path, descriptor: int, span: Span) -> Iterator[bytes]:
     """The bytes of ``span`` of an open file, at most PIECE_BYTES at once. ``where``: its path, for messages.
 
-    Raises errors.CheckpointCorrupted when it ends before; errors.StorageError for what is no file.
+    Raises errors.CheckpointCorrupted when it ends before; errors.StorageError if it is not a file.
     """
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):

@@ -28,7 +28,7 @@ COLUMNS = {"users": ("id", "username")}
 def grant(db_url: str, role: str) -> None:
     """Gives ``role`` these rights in the database ``db_url``, and takes all others on tables there.
 
-    ``db_url`` is the tables' owner's. What changes is changed at once; the same rights again change nothing.
+    ``db_url`` is the tables' owner's. All changes are made at once; the same rights again change nothing.
     Raises sqlalchemy.exc.ProgrammingError where there is no such role.
     """
     engine = sa.create_engine(engine_url(db_url), poolclass=sa.NullPool)

@@ -1,8 +1,8 @@
 """MLflow's stores over our own tables: what MLflow's pages and clients show is read where it stands.
 
 Nothing is copied. Reads are SQL over the tables of :mod:`determined_registry.database`, in sessions that
-Postgres keeps read-only; whatever changes something is a request to the service, in the name of the user
-who asks (:mod:`~determined_registry.mlflow.service`), so that its rules hold here too.
+Postgres keeps read-only; every change is a request to the service, in the user's name
+(:mod:`~determined_registry.mlflow.service`), so that its rules hold here too.
 
 MLflow finds the stores by entry points of the name ``determined+postgresql``. The server that the service
 starts and stands before is :mod:`~determined_registry.mlflow.server`. Only this package imports mlflow,

@@ -1,7 +1,7 @@
 """MLflow features beyond training, which this platform lacks: traces, data sets of evaluations, scorers,
 gateways.
 
-Lists are empty, so that MLflow's pages work. What is looked for by its id does not exist (404); what would be
+Lists are empty, so that MLflow's pages work. Objects looked up by their id do not exist (404); what would be
 kept is refused (403) with a sentence that says what to do instead. MLflow's own store interface raises
 NotImplementedError for all of it, which is a 500 that clients ask again for minutes.
 """

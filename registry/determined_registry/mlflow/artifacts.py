@@ -10,8 +10,8 @@
 =====================================  =======================================================================
 
 Lists come from the database; bytes from the storage, if the service opens it
-(:mod:`determined_registry.permitted`). Files are written for users whom the service allows to report for the
-trial, and for nobody else.
+(:mod:`determined_registry.permitted`). Files are written only for users whom the service allows to report for
+the trial.
 """
 
 from __future__ import annotations

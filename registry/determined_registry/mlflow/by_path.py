@@ -17,8 +17,8 @@ _OF_BODY = (b"content-length", b"content-type")
 
 
 class ByPath:
-    """``send`` of one request, whose answer may be a path. Ranges and what is in no file of its own come as
-    bytes."""
+    """``send`` of one request, whose answer may be a path. Ranges, and contents without a separate file, come
+    as bytes."""
 
     def __init__(self, send: Any) -> None:
         self._send = send

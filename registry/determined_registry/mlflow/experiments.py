@@ -59,7 +59,7 @@ class Experiments:
         self._db = db
 
     def get(self, experiment_id: str) -> Experiment:
-        """Raises MlflowException: 404; 400 for what is no id."""
+        """Raises MlflowException: 404; 400 for an invalid id."""
         check_id(experiment_id)
         number = names.number(experiment_id)
         row = None

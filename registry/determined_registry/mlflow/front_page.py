@@ -3,7 +3,7 @@
 MLflow's page begins as one for language models, with its assistant open, tells of usage data that it
 collects, offers a demonstration, and its page of traces shows a film from MLflow's own host. None of this is
 anything here, so the page gets a few lines that make "model training" its first view and leave the rest out.
-What a user has chosen stays.
+A user's choices stay.
 """
 
 from __future__ import annotations

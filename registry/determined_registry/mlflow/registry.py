@@ -191,7 +191,8 @@ class RegistryStore(AbsentFromRegistry):
     ) -> ModelVersion:
         """Registers the checkpoint that ``model_id`` or ``source`` names.
 
-        Raises MlflowException (400) for a source that is no checkpoint; (403) for what the service refuses.
+        Raises MlflowException (400) for a source that is not a checkpoint; (403) for what the service
+        refuses.
         """
         self.get_registered_model(name)
         for tag in tags or ():

@@ -1,8 +1,8 @@
 """The tracking store: experiments, runs, metrics and logged models over our tables.
 
 It reads everything. It writes what has a meaning on our side, by requests to the service; the rest it refuses
-(403) with a sentence that says what to do instead. What MLflow has beyond training is
-:mod:`determined_registry.mlflow.absent`'s.
+(403) with a sentence that says what to do instead. Features of MLflow beyond training are in
+:mod:`determined_registry.mlflow.absent`.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class TrackingStore(Absent):
         tags: Sequence[Any] | None,
         run_name: str | None,
     ) -> Run:
-        """A trial of an unmanaged experiment of the user's. It belongs to the user who is logged in, whatever
-        ``user_id`` says, and begins now.
+        """A trial of an unmanaged experiment of the user's. It belongs to the user who is logged in
+        (``user_id`` has no effect), and begins now.
 
         Raises MlflowException (403) for an experiment of the cluster's own: its trials are the searcher's.
         """
@@ -416,8 +416,8 @@ class TrackingStore(Absent):
         params: Sequence[Any] | None = None,
         model_type: str | None = None,
     ) -> Any:
-        """A checkpoint of the run whose files are still to come. Without a run it gets one of its own, which
-        ends with it: every checkpoint of ours is a trial's.
+        """A checkpoint of the run whose files are still to come. Without a run it gets a new one, which ends
+        with it: every checkpoint of ours is a trial's.
         """
         name = name or _generate_random_name()
         alone = not source_run_id

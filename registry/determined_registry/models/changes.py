@@ -1,6 +1,7 @@
 """Models: found, made, changed, archived and deleted.
 
-A model is named by its name, whatever its case, or by its id as a number (also as text: no name is a number).
+A model is named by its name, in any case of letters, or by its id as a number (also as text: no name is a
+number).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ class RegistryError(Exception):
 
 
 class NotFound(RegistryError):
-    """There is no such model, version, alias or checkpoint."""
+    """The model, version, alias or checkpoint does not exist."""
 
 
 class Conflict(RegistryError):

@@ -14,7 +14,7 @@ from determined_registry.database.tables import checkpoints, model_versions, mod
 def select_holders(of: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """``uuid``, ``model`` (name), ``version`` of every version whose checkpoint meets ``of``.
 
-    True only for whoever has locked the checkpoints FOR NO KEY UPDATE, in a statement before this one.
+    True only for a caller that has locked the checkpoints FOR NO KEY UPDATE, in a statement before this one.
     """
     return (
         sa.select(checkpoints.c.uuid, models.c.name.label("model"), model_versions.c.version)

@@ -1,15 +1,15 @@
 """Logins of browsers for pages made by other programs (Prefect, MLflow), whose scripts send no header.
 
-Elsewhere a token is a header, because a cookie goes with whatever any page asks for. Here it may be a
+Elsewhere a token is a header, because a cookie is sent with the requests of every page. Here it may be a
 cookie that
 
-* lies at a host name that these pages have for themselves, where they have one, and is heeded there alone: a
-  browser sends a cookie to every port of its host name, whoever listens there;
+* lies at a host name that these pages have for themselves, where they have one, and counts there alone: a
+  browser sends a cookie to every port of its host name, whichever program listens there;
 * no script reads, and no request of another site's page takes along but an address that a person opens
   (``SameSite=Lax``). A page at another port of the same host name is of the same site, so each request must
   say that it comes from a page of ours, or that a person opens an address at the top of a window
   (``Sec-Fetch-*``; ``Origin`` where the browser sends no such header);
-* stands for a session of its own, which opens these pages and nothing else
+* stands for a separate session, which opens these pages and nothing else
   (:data:`~determined_service.access.sessions.PAGES`).
 """
 
@@ -68,8 +68,8 @@ async def _asker(request: Request) -> Principal:
 
 
 def require_own_page(request: Request) -> None:
-    """Raises Forbidden where the page of another origin may be behind the request: a browser adds what the
-    visitor has logged in with, whoever asks."""
+    """Raises Forbidden where the page of another origin may be behind the request: a browser adds the
+    visitor's login to the requests of every page."""
     if not is_of_ours(request):
         raise Forbidden(
             "this request comes from another page, which may read and change nothing here"

@@ -94,8 +94,8 @@ class Admission:
     async def admit(self, *ids: Id, kind: Kind | None = None) -> Principal:
         """The subject, if it may do this to each of ``ids`` (without any: to things of this kind at all).
 
-        Raises Forbidden; NotFound when some do not exist and it is no administrator, who hears of it from
-        whoever looks for them. ``kind``: where a body may name its target in several ways.
+        Raises Forbidden; NotFound when some do not exist and it is not an administrator, who gets the answer
+        of the route itself. ``kind``: where a body may name its target in several ways.
         """
         if not ids:
             authorise(self.subject, self.action, Target(kind or self.kind), self.verb)

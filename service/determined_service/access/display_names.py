@@ -1,4 +1,4 @@
-"""Display names: nobody passes for somebody else.
+"""Display names: no user can pass for another.
 
 Administrators may give any name. The others choose their own within these rules.
 """

@@ -28,15 +28,15 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 
 A supervisor and a Prefect run may nothing else, and read nothing. A run that was started in Prefect by hand
 may begin one thing, an experiment in the name of ``determined`` or a retraining, and serves that thing then.
-The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process
-has none of its owner's rights over things: it changes the experiments, models, pipelines and tasks that its
-own task submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints
-that its own task reported. It registers those as versions of any model of its owner's, because that takes
-nothing away. Whoever registers a checkpoint keeps its owner from deleting it, so both must be theirs.
-What the trial of a task did before its experiment was continued counts as done by its present task.
-A task whose owner was deactivated goes on with its training, and submits, registers and continues nothing.
-Only administrators may change things without an owner.
-An action that the table does not name for a kind of target cannot be declared by a route.
+The owner of a trial or checkpoint is its experiment's, that of an allocation its task's. A task's process has
+none of its owner's rights over things: it changes the experiments, models, pipelines and tasks that its own
+task submitted (a custom search's runner submits one), their trials and checkpoints, and the checkpoints that
+its own task reported. It registers those as versions of any model of its owner's, because that takes nothing
+away. Registering a checkpoint keeps its owner from deleting it, so the user must own both. Actions of a
+trial's task from before its experiment was continued count as its present task's. A task whose owner was
+deactivated goes on with its training, and submits, registers and continues nothing. Only administrators may
+change things without an owner. An action that the table does not name for a kind of target cannot be declared
+by a route.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sessions: a login opens one, a logout closes it.
 
-A user has so many at a time (``quotas.sessions`` of the cluster configuration). Scripts log in again and
-again, so one more is never refused: the session that has been unused for the longest time ends instead.
+A user has a limited number at a time (``quotas.sessions`` of the cluster configuration). Scripts log in again
+and again, so one more is never refused: the session that has been unused for the longest time ends instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from determined_service.base.db import hold_name
 SESSION_LIFE = datetime.timedelta(days=7)
 PAGES = "pages."
 """With this begins the token of a browser's session, which is good for pages alone and never as a Bearer. A
-browser sends its cookie to every port of the host name, whoever listens there."""
+browser sends its cookie to every port of the host name, whichever program listens there."""
 PAGES_LIFE = datetime.timedelta(hours=12)
 SEEN = datetime.timedelta(hours=1)
 """The precision of a session's last use: storing it with each request would be expensive."""

@@ -1,7 +1,7 @@
 """Slows down who guesses passwords.
 
-Each wrong password is charged to three accounts, each of which allows so many at once and then one in so
-many seconds:
+Each wrong password is charged to three accounts, each of which allows a number at once and then one per span
+of seconds:
 
 * the user's name with the address that asks: the tightest, and forgiven by a correct password;
 * the address: many names from one place;
@@ -12,8 +12,8 @@ An attempt that would go beyond is refused before its password is looked at, and
 time of a hash nor a place in the account. So an account is free again a few seconds after the last attempt
 that was let through, however many were refused meanwhile. Names that do not exist are treated like others.
 
-The accounts are in the memory of one process and bounded. With several service processes a guesser has so
-many times the attempts; whoever is not logged in never makes the database write.
+The accounts are in the memory of one process and bounded. With several service processes a guesser has that
+many times the attempts; a client without a login never makes the database write.
 """
 
 from __future__ import annotations

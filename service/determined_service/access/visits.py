@@ -2,7 +2,8 @@
 
 A ticket in an address, good once and for a minute, becomes a cookie that only one host name's pages send.
 Both stand for one port of one task, and end with the session of the user who got the ticket; the cookie after
-:data:`VISIT_LIFE` at the latest: a browser sends it to every port of that host name, whoever listens there.
+:data:`VISIT_LIFE` at the latest: a browser sends it to every port of that host name, whichever program
+listens there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The answers to failed requests: always the same JSON, and never with SQL.
 
-A refusal (:mod:`~determined_service.base.refusals`) says what it says. What nobody foresaw ends here too: a
+A refusal (:mod:`~determined_service.base.refusals`) says what it says. Unforeseen errors end here too: a
 value that the database cannot store is a BadRequest, and any other fault a 500 with an id, under which the
 service's log has the details.
 """
@@ -206,6 +206,6 @@ def _asked(request: Request) -> str:
 
 
 def _quoted(error: Exception, found: str) -> str:
-    """The traceback, each line with the id before it: the message may hold what somebody sent."""
+    """The traceback, each line with the id before it: the message may hold a user's input."""
     text = "".join(traceback.format_exception(error))
     return "\n".join(f"{found} | {_log_line(line)}" for line in text.splitlines())

@@ -1,5 +1,5 @@
-"""Host names for pages that other people's programs make: a browser takes each for a site of its own, and
-sends its cookies to no other.
+"""Host names for pages that other people's programs make: a browser takes each for a separate site, and sends
+its cookies to no other.
 
 Imports no settings: the proxy's process has none.
 """

@@ -36,7 +36,7 @@ def task_host(settings: Settings) -> str:
 
 
 def own_host(settings: Settings, label: str) -> str:
-    """The host name of the pages ``label`` (one of ``hosts.PAGES``); empty: they have none of their own."""
+    """The host name of the pages ``label`` (one of ``hosts.PAGES``); empty: they have none."""
     own = task_host(settings)
     return f"{label}.{own}" if own else ""
 

@@ -48,7 +48,7 @@ class Forbidden(ApiError):
 
 class OverQuota(Forbidden):
     """The user has as much as ``quotas`` of the cluster configuration allow. No 429: clients repeat that by
-    themselves, and here somebody has to do something first."""
+    themselves, and here a person has to act first."""
 
     code, reason = 8, "ResourceExhausted"
 

@@ -1,7 +1,7 @@
 """Limits the share of one user in common resources: connections, threads, requests, bytes of answers.
 
-Whoever asks is named once, where the token is looked up (:data:`ASKER`), and found again wherever the request
-goes on. What the service does by itself has no name, and no limit.
+The sender is named once, where the token is looked up (:data:`ASKER`), and found again wherever the request
+goes on. The service's own work has no name, and no limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Share:
     """At most ``most`` of something at once for each asker; more of one asker's work waits in line, and the
     work of others passes it.
 
-    Whoever has a place needs no second one inside of it: eight who wait for their ninth would wait for ever.
+    A holder of a place needs no second one inside of it: eight who wait for their ninth would wait for ever.
     With one thread behind it and ``most`` = 1, that thread's line holds one piece of work of each asker, so
     all get their turn.
     """
@@ -123,8 +123,8 @@ class _Piece:
 class InFlight:
     """Bytes of answers that are being read, made and sent: at most ``of_all``, and ``of_one`` of an asker.
 
-    What is larger than that takes all of it, and waits until it is free. A client may take its time over a
-    piece as long as nobody waits; where somebody does, the answer is given up whose piece is most overdue.
+    A larger answer takes all of it, and waits until it is free. A client may take its time over a piece as
+    long as nobody waits; where somebody does, the answer is given up whose piece is most overdue.
     """
 
     def __init__(self, of_all: int, of_one: int, *, patience_s: float) -> None:

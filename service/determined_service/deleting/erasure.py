@@ -51,7 +51,7 @@ async def runs_of(conn: AsyncConnection, experiment_id: int) -> list[UUID]:
 async def erase(change: Change, experiment_id: int) -> None:
     """Deletes every row of the experiment; there may be none. Its files and runs are gone.
 
-    What it used is kept for accounting.
+    Its usage is kept for accounting.
     """
     await change.conn.execute(
         sa.text("SELECT FROM experiments WHERE id = :id FOR UPDATE"), {"id": experiment_id}

@@ -35,7 +35,7 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A checkpoint that may be kept. ``loss``: the searcher's metric of the validation at the same step,
-    negated where larger is better; None when there was none, or it is no finite number."""
+    negated where larger is better; None when there was none, or it is not finite."""
 
     uuid: UUID
     trial_id: int

@@ -2,7 +2,7 @@
 deletion.
 
 A notebook that has ended has files there until its owner deletes them, or the cluster's rule does
-(``notebook_files`` of the cluster configuration, heeded by :func:`apply_rule_forever`). The files themselves
+(``notebook_files`` of the cluster configuration, applied by :func:`apply_rule_forever`). The files themselves
 are removed as all others are: by a deletion (:mod:`determined_service.deleting.deletions`).
 """
 

@@ -1,9 +1,9 @@
 """``python -m determined_service.downloads.reader``: reads a checkpoint's files from its storage, for
 :mod:`determined_service.downloads.readers`.
 
-Reads questions from stdin, each a length (four bytes, big-endian) and JSON (:func:`answer`). Writes frames:
-a letter, a length (four bytes) and so many bytes. ``D``: data; ``E``: the end of an answer; ``X``: why there
-is no (more) answer, JSON ``{"status": …, "message": …}``, also an end.
+Reads questions from stdin, each a length (four bytes, big-endian) and JSON (:func:`answer`). Writes frames: a
+letter, a length (four bytes) and that number of bytes. ``D``: data; ``E``: the end of an answer; ``X``: why
+there is no (more) answer, JSON ``{"status": …, "message": …}``, also an end.
 
 A storage may hang, a library may take memory: this process may be killed at any time, and may take
 MEMORY_BYTES.

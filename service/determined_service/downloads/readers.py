@@ -1,8 +1,8 @@
 """The processes that read checkpoint files for the service: :class:`Readers`.
 
-Each is a :mod:`~determined_service.downloads.reader` and serves one download at a time. What it reads goes
-through a pipe, and no further than the client takes it, so neither process holds more than a MiB or two of
-a file, whatever its size.
+Each is a :mod:`~determined_service.downloads.reader` and serves one download at a time. Its data goes through
+a pipe, and no faster than the client takes it, so neither process holds more than a MiB or two of a file of
+any size.
 """
 
 from __future__ import annotations

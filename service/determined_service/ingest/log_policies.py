@@ -1,7 +1,7 @@
 """Log policies: lines of a trial's log that trigger an action.
 
 The lines of a request are looked at before the transaction that stores them. A pattern that is plain text is
-looked for here, every other one in a process of its own (:mod:`determined_service.ingest.pattern_search`), so
+looked for here, every other one in a separate process (:mod:`determined_service.ingest.pattern_search`), so
 that no user's expression stops the service.
 """
 

@@ -1,7 +1,7 @@
 """Counts logs against their owners' quota (``quotas.log_bytes``).
 
-What is stored of a log is counted per task, in the transaction that stores it; the sum over an owner's tasks
-is looked up now and then, so logs grow for up to :data:`REMEMBER_S` beyond the quota. Further lines are
+The stored bytes of logs are counted per task, in the transaction that stores it; the sum over an owner's
+tasks is looked up now and then, so logs grow for up to :data:`REMEMBER_S` beyond the quota. Further lines are
 thrown away, which the log says once.
 """
 

@@ -1,7 +1,7 @@
 """Trials that train past the length that their searcher gave them, because their script never asks for it.
 
-With ``searcher.max_length`` a search stops a trial only where the script asks: at the end of an operation.
-A script without operations trains to its own end whatever the search thinks of it.
+With ``searcher.max_length`` a search stops a trial only where the script asks: at the end of an operation. A
+script without operations trains to its own end, whether or not the search would stop it.
 """
 
 from __future__ import annotations

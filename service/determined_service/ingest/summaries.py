@@ -2,7 +2,7 @@
 
 Rules:
 
-* ``count`` counts every report that holds the metric, whatever the value;
+* ``count`` counts every report that holds the metric, with any value;
 * ``sum``, ``min`` and ``max`` are over the finite numbers only: one NaN or infinity does not spoil
   them. A sum that leaves the range of a double becomes infinite;
 * ``last`` is the value of the highest step, as it is (NaN and infinities as strings); of several there, and

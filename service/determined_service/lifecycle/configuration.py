@@ -1,8 +1,8 @@
 """The cluster configuration: from the file into force.
 
-What is in force stands in the database, so that every process of the service has the same; the file is read
-when a process starts. A file that cannot be put into force changes nothing: what was in force stays, and the
-reason is in the log and in ``GET /api/v1/master/config``.
+The configuration in force is in the database, so that every process of the service has the same; the file is
+read when a process starts. A file that cannot be put into force changes nothing: what was in force stays, and
+the reason is in the log and in ``GET /api/v1/master/config``.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ async def relabel(
 
 
 async def set_policy(change: Change, experiment_id: int, given: Mapping[str, Any]) -> None:
-    """Replaces (parts of) the policy that says which checkpoints are kept. What it no longer keeps is
-    deleted: at once when the experiment has ended, else at its end. Raises NotFound, BadRequest."""
+    """Replaces (parts of) the policy that says which checkpoints are kept. Checkpoints that it no longer
+    keeps are deleted: at once when the experiment has ended, else at its end. Raises NotFound, BadRequest."""
     experiment = await lock_experiment(change, experiment_id)
     values = _read_policy(given)
     config = e.config

@@ -56,7 +56,7 @@ def _announce(change: Change, experiment_id: int) -> None:
 async def pause(change: Change, experiment_id: int, by: str = "the user") -> None:
     """Running trials get the preemption signal; waiting ones lose their place in the queue.
 
-    Who paused it (``by``) and when is its reason until it is activated.
+    Its reason names the user who paused it (``by``) and the time, until it is activated.
 
     Raises NotFound, Conflict when the experiment stops or has ended.
     """

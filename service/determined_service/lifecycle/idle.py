@@ -1,6 +1,6 @@
 """Tasks that end when nobody has used them for a while (``tasks.idle_timeout_s``).
 
-Whoever knows whether a task is in use tells :func:`note_use`: a notebook's own process, the proxy. The
+The process that knows if a task is in use calls :func:`note_use`: a notebook's own process, the proxy. The
 reconciler asks :func:`idle_tasks` and ends what is overdue.
 """
 

@@ -66,8 +66,8 @@ _OWNED_ALIKE = sa.text(
 
 
 async def log_metrics(change: Change, trial_id: int, points: Sequence[ModelPoint]) -> None:
-    """Store the metrics that the trial's run reports of models; existing points stay. Whoever asks may report
-    for the trial.
+    """Store the metrics that the trial's run reports of models; existing points stay. The caller has checked
+    that the user may report for the trial.
 
     Raises NotFound; Forbidden for the model of another user than the trial's owner.
     """

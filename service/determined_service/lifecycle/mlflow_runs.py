@@ -1,8 +1,8 @@
 """Changes by MLflow's clients of experiments and trials.
 
 A script that knows only MLflow makes an unmanaged experiment, and trials of it: it is `native` here. Its
-parameters are the trial's hyperparameters, its metrics go where all metrics go. What our tables have no place
-for (tags, names of runs, parameters that a managed trial logs beside its hyperparameters) is in
+parameters are the trial's hyperparameters, its metrics go where all metrics go. Data without a place in our
+other tables (tags, names of runs, parameters that a managed trial logs beside its hyperparameters) is in
 `mlflow_runs` and `mlflow_experiments`.
 """
 
@@ -338,7 +338,7 @@ def batch(trial_id: int, of: Facts, metrics: Collection[Point], sent: bytes) -> 
     """The reports of metrics, each ``(key, value, milliseconds since 1970, step)``.
 
     ``sent``: the request; the same one again changes nothing, as MLflow keeps a point once. Values of one
-    name that have one step and time are reports of their own. Raises BadRequest.
+    name that have one step and time are separate reports. Raises BadRequest.
     """
     stream = uuid.uuid5(_STREAMS, f"{trial_id} {hashlib.sha256(sent).hexdigest()}")
     found = Batch(trial_id, of.run_count, Position(stream, 0))

@@ -2,8 +2,8 @@
 
 A change counts what its owner has when it has added its own, in its transaction and under a lock of the
 owner's: of two that take the last place at once, the second sees the first. The lock is the last one that a
-change takes, so nobody waits for another lock with it. A count is a look-up by an index of what is open or
-stored now, whatever there was before.
+change takes, so nobody waits for another lock with it. A count is a look-up by an index of the rows that are
+open or stored now, independent of earlier ones.
 
 A search that runs is never refused a trial, and those that it makes as others report do not count against
 its owner, unless the trials that were asked for are too many anyway.

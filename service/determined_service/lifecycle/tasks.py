@@ -27,8 +27,7 @@ async def create(
 ) -> None:
     """A task whose state is in its row, ACTIVE from now on; it acts for the user ``owner_id``.
 
-    ``more``: further columns of its row. Trials are made with the rows of their own that say these things of
-    them.
+    ``more``: further columns of its row. Trials are made with their own rows, which hold these facts.
     """
     await change.conn.execute(
         sa.insert(tasks).values(

@@ -89,9 +89,8 @@ async def complete_operation(
 ) -> None:
     """The trial has trained to ``length`` and reports the searcher's metric.
 
-    Raises NotFound; BadRequest when that is not what it was asked for, or the metric is no number;
-    Conflict when the sender has ended.
-    The same report sent again changes nothing.
+    Raises NotFound; BadRequest when the operation is another one, or the metric is not a number; Conflict
+    when the sender has ended. The same report sent again changes nothing.
     """
     row = await _lock_trial(change, trial_id)
     custom = is_custom(row.searcher)

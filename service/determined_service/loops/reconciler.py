@@ -1,7 +1,7 @@
 """Ends or restarts everything that would otherwise stay stuck. Every pass may run twice.
 
 * agents without a sign of life: their legs end as lost;
-* processes that do not heed a preemption in time, or linger after calling their hyperparameters
+* processes that do not exit in time after a preemption, or linger after calling their hyperparameters
   invalid: killed;
 * experiments of pipelines that were cancelled by a process that died: killed;
 * allocations that their agent does not start: they go back into the queue;
@@ -9,7 +9,7 @@
 * experiments whose pool has no slots for them: they go to a fallback pool;
 * unmanaged trials without a heartbeat: set to ERROR;
 * deletions that ended a week ago: forgotten;
-* runs that somebody cancels in Prefect's UI, or that are stuck there (`prefect.watch`);
+* runs that a user cancels in Prefect's UI, or that are stuck there (`prefect.watch`);
 * runs that wait for slots: Prefect is told why (`prefect.waiting_runs`).
 """
 

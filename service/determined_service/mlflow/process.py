@@ -94,7 +94,7 @@ class MlflowServer:
         return True
 
     async def end_when_idle(self, idle_s: float) -> None:
-        """For ever: ends the process once nobody has asked for so many seconds."""
+        """For ever: ends the process after that many seconds without a request."""
         while True:
             left = self._used + idle_s - time.monotonic()
             await asyncio.sleep(max(left, idle_s / 10, 0.01))

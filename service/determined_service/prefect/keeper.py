@@ -1,7 +1,7 @@
 """Keeps flow runs alive: those of experiments, pipelines, runs of retrainings and deletions.
 
 A run of an owner that is open is made, once; it is started again when its flow was interrupted, and after ten
-times in a row the owner is given up. When somebody cancels it on Prefect's page, its owner is cancelled. When
+times in a row the owner is given up. When a user cancels it on Prefect's page, its owner is cancelled. When
 the owner has ended, its run gets that end, if its flow does not say it.
 
 An owner keeps its run: a run that is started again has the subflows, the page and the log of before.
@@ -329,8 +329,8 @@ def judge(
 ) -> str:
     """Decide about the run of an open owner, whose flow has not been heard of for ``silent_s`` seconds.
 
-    "wait" (it may come back), "remind" (it waits for an agent: remind them), "cancel" (somebody cancelled it
-    in Prefect), "restart".
+    "wait" (it may come back), "remind" (it waits for an agent: remind them), "cancel" (a user cancelled it in
+    Prefect), "restart".
     """
     if heeds_cancel and run.type in ("CANCELLED", "CANCELLING"):
         return "cancel"

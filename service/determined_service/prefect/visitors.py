@@ -2,8 +2,8 @@
 
 Prefect knows one password, whose owner rules the machine: a run executes any command with the agent's
 account. So administrators may ask for everything, and everybody else looks at runs, their logs, artifacts,
-queues and limits. What a flow's owner may have put secrets into is not shown to others: blocks, variables,
-automations, what is given to paused runs, parameters, and variables of jobs.
+queues and limits. Objects into which a flow's owner may have put secrets are not shown to others: blocks,
+variables, automations, what is given to paused runs, parameters, and variables of jobs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ a request has waited for a while, and others when the reason has become another 
 (:func:`substance`), the more seldom the more there were. After a restart of the service each is told once
 more.
 
-A run that is in another state by then is left alone: somebody made it Scheduled, and one of Prefect's own
+A run that is in another state by then is left alone: a user made it Scheduled, and one of Prefect's own
 workers may be about to run it. AwaitingSlots, which is Scheduled for a year far away, would stop that worker.
 The mirror looks once more when it tells the reason, which may be long after: the run may not even exist yet.
 """

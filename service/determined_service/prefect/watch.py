@@ -1,4 +1,4 @@
-"""Watches our runs in Prefect: runs that somebody cancels, and runs that are stuck.
+"""Watches our runs in Prefect: runs that a user cancels, and runs that are stuck.
 
 * a run that somebody cancels: its task is killed, and the keeper looks at one that it keeps. Prefect shows
   such a run as Cancelling; one that waits (for slots, for an agent) it ends as Cancelled at once;

@@ -1,7 +1,7 @@
 """One visitor's connection, and the task's behind it: asyncio's protocols, without a coroutine for each.
 
 A connection carries requests one after the other. Bytes are passed on as they come, and no more is read from
-one side than the other takes. What becomes of a request is asked of :class:`ProxyState`.
+one side than the other takes. :class:`ProxyState` decides about requests.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Ask:
 
 
 class ProxyState(Protocol):
-    """What a connection needs of the process."""
+    """The part of the proxy's process that connections use."""
 
     own_host: str
     own_base: str

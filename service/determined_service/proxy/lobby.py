@@ -1,8 +1,9 @@
 """Connections from which the service waits for bytes: :class:`Lobby`.
 
-Whoever reaches the port can open connections and send half a request on each, without any login. So a head
-and a body have their time, and when there are too many connections, those that have been silent for the
-longest time go first: a client that sends its request is served whatever others hold open.
+Every client that reaches the port can open connections and send half a request on each, without any login. So
+a head and a body have their time, and when there are too many connections, those that have been silent for
+the longest time go first: a client that sends its request is served, whatever number of connections others
+hold open.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Key:
 
     @property
     def label(self) -> str | None:
-        """The first part of its host name. A browser takes each such name for a site of its own. None: the
+        """The first part of its host name. A browser takes each such name for a separate site. None: the
         task's id makes no host name."""
         label = self.task_id.replace(".", _DOT) + (f"{_PORT}{self.port}" if self.port else "")
         return label if of_label(label) == self else None

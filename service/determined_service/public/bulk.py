@@ -1,7 +1,7 @@
 """One action on many experiments: chosen by their ids, or by a filter.
 
-Each experiment is changed in a transaction of its own, as by its own route: an experiment that does not
-allow it does not stop the others, and a request that is sent twice has the same effect as one.
+Each experiment is changed in a separate transaction, as by its own route: an experiment that does not allow
+it does not stop the others, and a request that is sent twice has the same effect as one.
 """
 
 from __future__ import annotations

@@ -175,8 +175,8 @@ async def read_experiment(
     remarks: bool = False,
 ) -> Response:
     """One experiment, and its place in the queue. Secrets of its configuration are masked, unless its owner
-    or an administrator asks. Ours: with `remarks`, sentences on what of its configuration is not heeded where
-    it runs, and on a metric that no trial reports."""
+    or an administrator asks. Ours: with `remarks`, sentences on fields that are ignored where it runs, and on
+    a metric that no trial reports."""
     more = {}
     async with db.tx() as conn:
         found = await get_experiment(conn, experiment_id, viewer_of(user))
@@ -223,7 +223,7 @@ async def patch_experiment(
     """Changes name, description, notes, labels, the policy that says which checkpoints are kept, or the
     resources (priority, weight, the most slots), which hold at once.
 
-    Ours: `remarks`, sentences on resources that the pool does not heed.
+    Ours: `remarks`, sentences on resources that the pool ignores.
     """
     values = given.model_dump(exclude_none=True, exclude={"resources"})
     resources = {} if given.resources is None else given.resources.values()

@@ -222,8 +222,8 @@ async def update_queue(
     """Changes priority, weight, place in line or resource pool of jobs, one after the other, at once.
 
     All jobs and rights are looked at before the first change. When one is refused after that, those before it
-    have been made, and the message says which it was. Ours: `remarks`, sentences on what was changed besides
-    or is not heeded.
+    have been made, and the message says which it was. Ours: `remarks`, sentences on further changes and
+    ignored settings.
     """
     changes = [one.given() for one in given.updates]
     async with reader(db).connect() as conn:

@@ -214,7 +214,7 @@ def _add_routes(kind: LaunchedKind) -> None:
         viewer_of: ViewerOf,
         snapshots: SnapshotsOf,
     ) -> Response:
-        """Its priority from now on, in the queue too. Ours: `remarks`, if the pool does not heed it."""
+        """Its priority from now on, in the queue too. Ours: `remarks`, if the pool ignores it."""
         async with changing(db) as change:
             await get_launched(change.conn, kind, task_id)
             remarks = await set_task_priority(change, task_id, given.priority, snapshots.schedulers)

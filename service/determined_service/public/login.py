@@ -52,7 +52,7 @@ async def login(
 ) -> Response:
     """A session token, good for 7 days; one too many (`quotas.sessions`) ends another that nobody uses.
 
-    Who sends wrong passwords gets 429 after some, with the seconds to wait in words and in `Retry-After`.
+    After some wrong passwords the answer is 429, with the seconds to wait in words and in `Retry-After`.
     """
     token, row = await log_in(given, request, db, settings, throttle)
     return JsonResponse({"token": token, "user": user_json(row)})

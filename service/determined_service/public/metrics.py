@@ -46,8 +46,8 @@ _BEFORE = (sa.func.sum(REPORT_WEIGHT).over(order_by=_KEY) - REPORT_WEIGHT).label
 
 
 async def _reports(db: Database, trial_ids: list[int], group: str | None) -> AsyncIterator[bytes]:
-    """By trial, then step, then arrival. Each chunk is a query of its own: no transaction is held
-    open while a slow client reads."""
+    """By trial, then step, then arrival. Each chunk is a separate query: no transaction is held open while a
+    slow client reads."""
     after: tuple[Any, ...] | None = None
     wanted = sorted(set(trial_ids))
     while True:

@@ -1,7 +1,7 @@
 """Changes by MLflow's clients: their experiments and runs, tags, parameters, metrics.
 
-MLflow's server asks these routes in the name of whoever asks it; scripts that log metrics reach the last ones
-directly, by MLflow's own addresses, because those are the hot path.
+MLflow's server asks these routes in its user's name; scripts that log metrics reach the last ones directly,
+by MLflow's own addresses, because those are the hot path.
 """
 
 from __future__ import annotations

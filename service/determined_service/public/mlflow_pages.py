@@ -1,6 +1,6 @@
 """MLflow's pages and its API for clients, behind the service's door: requests are passed on to its server.
 
-MLflow's server knows no users. Who asks is looked at here; the server gets the request without the client's
+MLflow's server knows no users. Logins are checked here; the server gets the request without the client's
 token, and with a pass that means the same user until the request is answered.
 """
 

@@ -1,7 +1,6 @@
 """Ways into a task's pages for browsers: an address that is good once, and a page that asks for the password.
 
-What a visitor may do at the task is decided for each request there (docs/sit-down/proxy.md); these say only
-who it is.
+The visitor's rights are checked there for each request (docs/sit-down/proxy.md); these say only who it is.
 """
 
 from __future__ import annotations

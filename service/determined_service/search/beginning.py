@@ -1,9 +1,9 @@
 """Begins a search: its first trials are made in the transaction that stores its experiment.
 
 So the trials exist when a submission is answered, also those of a paused experiment, and no crash can come
-between the two. Whoever drives the search goes on from the snapshot stored here, as after a restart. It is a
-snapshot, not a digest of the operations, because the driver may run on another machine, whose mathematics
-may differ in a number's last digit.
+between the two. The search's driver goes on from the snapshot stored here, as after a restart. It is a
+snapshot, not a digest of the operations, because the driver may run on another machine, whose mathematics may
+differ in a number's last digit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from determined_service.state.change import Change
 class Beginning:
     """The first operations of a search, and the searcher after them (``snapshot``, JSON text).
 
-    ``snapshot`` is None for a custom search, which somebody else runs: it has no operations yet.
+    ``snapshot`` is None for a custom search, which a user's program runs: it has no operations yet.
     """
 
     batch: Batch

@@ -1,9 +1,9 @@
 """The driver's side of a search: attach, read events, commit operations.
 
-The experiment flow drives; all it knows is in Postgres, so another flow process may take over at
-any moment. A commit is one transaction: operations applied, event id stored. The snapshot, which
-grows with the search, comes with a commit only now and then; whoever takes over replays the
-events after it, and compares the digest of the operations that follow with the one stored.
+The experiment flow drives; all it knows is in Postgres, so another flow process may take over at any moment.
+A commit is one transaction: operations applied, event id stored. The snapshot, which grows with the search,
+comes with a commit only now and then; the next driver replays the events after it, and compares the digest of
+the operations that follow with the one stored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Simulates a search for its preview, in a separate process.
 
-It is pure computation on whatever a user wrote: a process may be ended when nobody waits for it any more,
-has limits of memory and time, and gives all its memory back. This module is both sides: :func:`simulated` in
-the service, and the program.
+It is pure computation on a user's input: a process may be ended when nobody waits for it any more, has limits
+of memory and time, and gives all its memory back. This module is both sides: :func:`simulated` in the
+service, and the program.
 """
 
 from __future__ import annotations

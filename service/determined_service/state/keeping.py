@@ -1,9 +1,9 @@
 """Flow runs that are kept alive: what their owners, and the flows themselves, say of them.
 
 An owner is an experiment, a pipeline, a run of a retraining or a deletion, named by its column of `kept_runs`
-and its id. Whoever begins, resumes or ends one says so here, in the same transaction. The leader's keeper
-(:mod:`determined_service.prefect.keeper`) makes the run, starts it again when it is interrupted, and gives it
-its end.
+and its id. Code that begins, resumes or ends one calls this module in the same transaction. The leader's
+keeper (:mod:`determined_service.prefect.keeper`) makes the run, starts it again when it is interrupted, and
+gives it its end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The complete configuration of a submitted text: :func:`complete_config`.
 
-The same text comes again and again, from sweeps, CI and scripts that run `det` in a loop. What the last
-short texts were completed to is remembered as JSON. Names and seeds that a text leaves open are made anew
-each time.
+The same text comes again and again, from sweeps, CI and scripts that run `det` in a loop. The completed
+configurations of the last short texts are remembered as JSON. Names and seeds that a text leaves open are
+made anew each time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the body of a submission, whose files may be a hundred MiB.
 
-A small body is parsed here. A large one goes to a file as it arrives, and from there through a process of its
-own (:mod:`~determined_service.submission.unpacking`), because parsing it would hold up everybody else.
+A small body is parsed here. A large one goes to a file as it arrives, and from there through a separate
+process (:mod:`~determined_service.submission.unpacking`), because parsing it would hold up everybody else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from determined_service.submission.model_definition import ModelDefinition
 from determined_service.submission.unpacking import archive_of, read_submission
 
 READ_HERE_BYTES = 32 * limits.KIB
-"""So little is read where it arrives: a thread of its own costs more."""
+"""So little is read where it arrives: a separate thread costs more."""
 SMALL_BYTES = 4 * limits.MIB
 LARGE_AT_ONCE = 2
 PATIENCE_S = 300.0

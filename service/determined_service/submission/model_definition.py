@@ -1,6 +1,6 @@
 """The model definition: the files of a submission as one deterministic archive.
 
-Equal files give equal bytes whatever their times, owners and order, so they are stored once.
+Equal files give equal bytes with any times, owners and order, so they are stored once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lists as answers: :func:`answer_list`, which holds no more than a piece of a long one.
 
-What a row weighs is asked first, without reading it. A list that is light is one answer, as ever. A heavy one
-is read, made and sent piece by piece, each in a transaction of its own: so neither its memory nor its time
+The size of a row is asked first, without reading it. A list that is light is one answer, as ever. A heavy one
+is read, made and sent piece by piece, each in a separate transaction: so neither its memory nor its time
 grows with what users have stored, and a client that reads slowly holds no connection of the database.
 """
 

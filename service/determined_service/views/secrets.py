@@ -68,7 +68,7 @@ class Viewer:
         experiment_id: int | None = None,
         submitted_by: str | None = None,
     ) -> str:
-        """The text from which ``config`` was made. Whoever does not see the secrets in it gets it without
+        """The text from which ``config`` was made. Viewers who may not see its secrets get it without
         comments, written anew."""
         if not text or self._sees_all(owner_id, experiment_id, submitted_by):
             return text

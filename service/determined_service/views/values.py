@@ -84,7 +84,7 @@ def display_state(
 def state_filter(
     stored: sa.ColumnElement[str], shown: sa.ColumnElement[str], given: list[str]
 ) -> sa.ColumnElement[bool]:
-    """Rows in one of the states ``given``. ACTIVE means all active rows, whatever state is shown."""
+    """Rows in one of the states ``given``. ACTIVE means all active rows, in every displayed state."""
     names = state_names(given)
     if not {"QUEUED", "STARTING", "RUNNING"}.intersection(names):
         return stored.in_(names)  # only ACTIVE is shown as other states

@@ -118,7 +118,7 @@ def follow(client: APIClient, container: str) -> Iterator[Frame]:
 class _Mark:
     """A moment of the log, and how many of the frames that were read are not older.
 
-    What the engine has since then begins with these frames, whatever the order of the others' times.
+    What the engine has since then begins with these frames, in any order of the others' times.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Starting a leg's container: again, after growing waits, while the engine is away or fails at it.
 
-A leg that goes back to the service is placed again at once, mostly on the same machine. So whoever waits for
-the engine must wait here.
+A leg that goes back to the service is placed again at once, mostly on the same machine. So waits for the
+engine belong here.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def patiently(ask: Callable[[], T], say: Say, rest: Rest) -> T:
     """The answer of ``ask``. After EngineUnavailable and CannotStart it is asked again, in all of
     RETRY_SECONDS; then its last error is raised.
 
-    ``say`` gets the reason for the task's log. ``rest`` waits so many seconds; it returns False when the leg
-    is stopped meanwhile, and then the error is raised at once.
+    ``say`` gets the reason for the task's log. ``rest`` waits that number of seconds; it returns False when
+    the leg is stopped meanwhile, and then the error is raised at once.
     """
     for delay in RETRY_SECONDS:
         try:

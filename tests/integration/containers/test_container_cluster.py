@@ -119,7 +119,7 @@ def agents(cluster: LocalCluster, *names: str) -> Iterator[list[Agent]]:
 
 
 def losses(output: str) -> dict[int, str]:
-    """What a gang printed, by step; of a step that was made twice the last."""
+    """The output of a gang, by step; of a repeated step the last."""
     return {int(step): loss for step, loss in re.findall(r"loss (\d+) (\S+)\n", output)}
 
 

@@ -1,4 +1,4 @@
-"""What a leg finds in its container, and how its end is told."""
+"""The surroundings of a leg in its container, and the report of its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Prefect server for tests, on a database of its own."""
+"""A real Prefect server for tests, on a separate database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no agent of a pool gives a container is refused at submission, before anybody waits for a slot."""
+"""Rights that no agent of a pool gives a container are refused at submission."""
 
 from __future__ import annotations
 

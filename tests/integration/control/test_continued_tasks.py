@@ -1,4 +1,4 @@
-"""A trial that runs again after its experiment was continued has another task, and keeps what it had."""
+"""A trial that runs again after its experiment was continued has a new task, and keeps its data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def said(world: World, path: str, **params: Any) -> list[str]:
 
 
 async def sources(world: World, path: str) -> list[str]:
-    """What the filter by source can be set to, but for what the service says itself."""
+    """The sources of log lines, without the service's own."""
     answer = await world.user.get(f"/api/v1/{path}/logs/fields")
     return [one for one in orjson.loads(answer.content)["result"]["sources"] if f"{one}\n" in SAID]
 

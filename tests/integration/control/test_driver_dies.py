@@ -124,7 +124,7 @@ async def drive(world: World, experiment_id: int, fatal: Callable[[str, str], bo
 
 
 async def train(world: World, finished: asyncio.Event) -> None:
-    """One process at a time, as on one slot; what is asked for is trained, and reported once."""
+    """One process at a time, as on one slot; it trains each operation, and reports it once."""
     while not finished.is_set():
         for spec in (await world.work(0.2))["launch"]:
             trial = Trial(world, spec)

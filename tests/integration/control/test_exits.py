@@ -1,4 +1,4 @@
-"""What becomes of a trial when its process ends, over HTTP."""
+"""The state of a trial after its process has ended, over HTTP."""
 
 from __future__ import annotations
 

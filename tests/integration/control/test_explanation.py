@@ -1,4 +1,4 @@
-"""Why an experiment is as it is."""
+"""The explanation of an experiment's state."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ async def pass_(world: World) -> list[int]:
 
 
 async def age(world: World, seconds: int) -> None:
-    """What waits has waited for so long."""
+    """Let waiting requests be that old."""
     await world.rows(
         "UPDATE allocations SET requested_at = now() - make_interval(secs => :s) "
         "WHERE state = 'REQUESTED' RETURNING id",

@@ -23,7 +23,7 @@ from tests.waiting import TIMEOUT_S, until_async
 
 @pytest.fixture
 async def trial(world: World) -> AsyncIterator[Trial]:
-    """A trial whose allocation has three containers, as whoever places gangs will write them."""
+    """A trial whose allocation has three containers, in the form in which the scheduler places gangs."""
     await world.register()
     await world.started()
     made = (await world.both())["launch"]

@@ -34,7 +34,7 @@ def bakery(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def bake(world: World, **config: Any) -> str:
-    """A task of a user of its own, in the queue; its id."""
+    """A task of a separate user, in the queue; returns its id."""
     task_id = str(uuid.uuid4())
     found = await world.rows(
         "INSERT INTO users (username) VALUES ('baker') ON CONFLICT (username) "

@@ -53,7 +53,7 @@ async def refusal(world: World, path: str = COMMANDS, **body: Any) -> str:
 
 
 async def another_user(world: World, name: str) -> httpx.AsyncClient:
-    """A client of somebody who is neither owner nor administrator."""
+    """A client of a user who is neither owner nor administrator."""
     token = uuid.uuid4().hex
     await world.rows(f"INSERT INTO users (username) VALUES ('{name}') RETURNING id")
     await world.rows(

@@ -48,7 +48,7 @@ async def network(world: World) -> AsyncIterator[tuple[str, list[Machine]]]:
 
 
 async def place(world: World, epochs: int) -> tuple[Driver, Trial]:
-    """The example's trial, on two machines as whoever places gangs will write it."""
+    """The example's trial, on two machines, in the form in which the scheduler places gangs."""
     config = yaml.safe_load((EXAMPLE / "distributed.yaml").read_text())
     config["searcher"]["max_length"] = {"epochs": epochs}
     await world.register()
@@ -70,7 +70,7 @@ async def place(world: World, epochs: int) -> tuple[Driver, Trial]:
 
 
 def environment(trial: Trial, url: str, number: int, folder: Path) -> dict[str, str]:
-    """What an agent's supervisor tells a container."""
+    """The variables that an agent's supervisor gives a container."""
     spec: dict[str, Any] = trial.spec
     given = {
         "DET_MASTER": url,
@@ -129,7 +129,7 @@ async def heartbeats(world: World) -> None:
 
 
 def kill(process: asyncio.subprocess.Process) -> None:
-    """As when a machine loses its power, but for the network."""
+    """As after a power cut, except for the network."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -30,7 +30,7 @@ async def run(world: World, config: str) -> tuple[Driver, Trial]:
 
 
 async def stop(trial: Trial) -> None:
-    """It heeds the preemption signal."""
+    """It obeys the preemption signal."""
     assert await trial.preempted(5)
     await trial.acknowledge()
     ok(await trial.exited())

@@ -1,4 +1,4 @@
-"""What a real Prefect server is told, and how little is needed for it."""
+"""The calls that a real Prefect server gets, and their small number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do to runs in a real Prefect, and runs that are stuck in it."""
+"""People's actions on runs in a real Prefect, and runs that are stuck in it."""
 
 from __future__ import annotations
 

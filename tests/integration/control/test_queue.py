@@ -1,4 +1,4 @@
-"""What the API says of the queue, and what the scheduler reads from the tables."""
+"""The API's view of the queue, and the scheduler's reading of the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about a submission before anything is stored."""
+"""The mistakes of a submission that are reported before anything is stored."""
 
 from __future__ import annotations
 

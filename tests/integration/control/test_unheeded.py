@@ -1,4 +1,4 @@
-"""What of a configuration is not heeded where it runs is said at submission, in the log and in `describe`."""
+"""Ignored fields of a configuration are named at submission, in the log and in `describe`."""
 
 from __future__ import annotations
 

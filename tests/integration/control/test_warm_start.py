@@ -73,7 +73,7 @@ async def test_later_changes_of_the_source_do_not_matter(world: World) -> None:
 
 
 async def refused(driver: Driver, operations: list[Any], last_event_id: int = 99) -> str:
-    """What the service says to a commit that it refuses."""
+    """The service's answer to a commit that it refuses."""
     answer = await driver.world.agent.post(
         f"{driver.path}/commit",
         json={

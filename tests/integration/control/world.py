@@ -153,7 +153,7 @@ class World:
         )
 
     async def work(self, timeout_s: float = 0, agent_id: str = "a1") -> dict[str, Any]:
-        """One call of an agent; what it is told to launch counts as running from then on."""
+        """One call of an agent; ordered launches count as running from then on."""
         body = {"session": self.session, "running": sorted(self.running), "timeout_s": timeout_s}
         body["prefect_poll_seq"] = self.poll_seq
         answer = ok(await self.agent.post(f"/internal/v1/agents/{agent_id}/work", json=body))
@@ -177,7 +177,7 @@ class World:
         return Trial(self, spec)
 
     async def both(self) -> dict[str, Any]:
-        """Like :meth:`work`, until two legs are there."""
+        """Like :meth:`work`, until two legs exist."""
         launch: list[dict[str, Any]] = []
         while len(launch) < 2:
             launch += (await self.work(5))["launch"]

@@ -1,4 +1,4 @@
-"""A real Prefect server with work pools, and nothing of ours besides."""
+"""A real Prefect server with work pools, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An installation that has our wheel and nothing of the checkout: a template on a local cluster.
+"""An installation that has our wheel and no file of the checkout: a template on a local cluster.
 
 Dependencies are those of the tests' own environment. With `DET_TEST_PYTHONS="python3.12 /path/of/python3.13"`
 these Pythons are tried instead, with what pip installs for them: from an index, six gigabytes for each.

@@ -10,7 +10,7 @@ from tests.waiting import until
 
 
 def findings(cluster: LocalCluster) -> dict[str, str]:
-    """What is not OK, by check."""
+    """The findings that are not OK, by check."""
     done = cluster.det("cluster", "doctor", "--json", check=False)
     found = {each["check"]: each for each in json.loads(done.stdout)}
     failed = [each for each in found.values() if each["status"] == "FAILED"]

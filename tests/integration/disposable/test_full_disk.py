@@ -24,7 +24,7 @@ searcher: {name: single, metric: x, max_length: 1}
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    """One whose data directory is a file system of its own, of 600 MiB."""
+    """One whose data directory is a separate file system of 600 MiB."""
     with memory_folder("determined-disk-") as folder:
         data = Path(folder) / "data"
         data.mkdir()
@@ -40,7 +40,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def fill(folder: Path, left: int) -> Path:
-    """A file that leaves so many bytes."""
+    """A file that leaves that number of bytes."""
     path = folder / "filling"
     with path.open("ab") as file:
         wanted = path.stat().st_size + shutil.disk_usage(folder).free - left

@@ -102,7 +102,7 @@ def until_begun(out: Path, legs: int) -> None:
 
 
 def kill_service(cluster: LocalCluster) -> None:
-    """As a crash does; then somebody starts it again."""
+    """As after a crash; then a person starts it again."""
     process_of(cluster, "service").kill()
     cluster.up(*SLOTS)
 

@@ -64,7 +64,7 @@ class GangTrial(OneTrial):
             super().preempt(context)
 
     def summary(self) -> dict[str, Any]:
-        """What the service has heard."""
+        """The requests that the service has received."""
         return {
             "training": self.reports("training"),
             "validation": self.reports("validation"),
@@ -75,6 +75,6 @@ class GangTrial(OneTrial):
 
 
 def tell(folder: Path, results: dict[str, Any]) -> None:
-    """Leaves what the script found for the test, which runs in another process."""
+    """Store the script's findings for the test, which runs in another process."""
     if RANK == 0:
         (folder / "results.json").write_text(json.dumps(results, default=float))

@@ -45,7 +45,7 @@ def leg(trial: GangTrial, stop: int | None, **options: Any) -> dict[str, Any]:
 
 
 def refused(trial: GangTrial) -> list[str]:
-    """What each process is told whose optimizer averages nothing."""
+    """The error of each process whose optimizer averages nothing."""
     with trial.leg(SINGLE) as context:
         try:
             train(context)

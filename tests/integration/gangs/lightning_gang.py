@@ -39,7 +39,7 @@ def leg(trial: GangTrial, stop: int | None = None, **searcher: Any) -> dict[str,
 
 
 def callback(folder: Path) -> dict[str, Any]:
-    """What Lightning's Trainer does."""
+    """The result of Lightning's Trainer."""
     results: dict[str, Any] = {}
     for name, stops in {"unbroken": [], "at_end": [STEPS - 1], "within": [STEPS]}.items():
         trial = GangTrial(folder / name)
@@ -70,7 +70,7 @@ class Shared(Line):
 
 
 def trained(length: Any, alone: bool = False, **options: Any) -> dict[str, Any]:
-    """The weights after ``length``, of this process, and what the module's hooks were called with."""
+    """The weights after ``length``, of this process, and the arguments of the module's hooks."""
     dist = core.DummyDistributedContext() if alone else None
     module = fit(
         length, options.pop("schedule", "step"), dist, trial_class=Shuffled, **options
@@ -86,7 +86,7 @@ def latest() -> str:
 
 
 def adapter(folder: Path) -> list[dict[str, Any]]:
-    """What ours does, of each process."""
+    """The result of our Trainer, of each process."""
     os.environ["XDG_DATA_HOME"] = str(folder / f"alone-{RANK}")
     results: dict[str, Any] = {}
     schedules = ("epoch", "step", "plateau")

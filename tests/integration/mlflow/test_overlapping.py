@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Around:
-    """What a place may need."""
+    """The objects that a place may need."""
 
     client: MlflowClient
     run: str
@@ -118,7 +118,7 @@ def tags_of_the_experiment(around: Around) -> Place:
 
 @place
 def artifacts(around: Around) -> Place:
-    """In folders of their own, so that these are made at once, too."""
+    """In separate folders, so that these are made at once, too."""
 
     def write(number: int) -> None:
         for part in ("a", "b"):
@@ -200,7 +200,7 @@ def test_nothing_is_lost(make: Callable[[Around], Place], around: Around) -> Non
 
 
 def test_uploads_that_overlap_are_all_there(around: Around) -> None:
-    """With what is in them."""
+    """With their contents."""
     names = [f"{folder}/{number}.txt" for folder in ("a", "b/c", "b/d") for number in range(8)]
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(lambda name: around.client.log_text(around.run, name, name), names))

@@ -113,7 +113,7 @@ def test_a_search_is_the_parent_of_its_trials(store: TrackingStore) -> None:
 
 
 def test_the_first_of_the_link_is_the_best_trial(store: TrackingStore, database_url: str) -> None:
-    """By its best value, as `det` names it, whatever its last one was; of equals the first."""
+    """By its best value, which `det` names; of equals the first."""
     with psycopg.connect(database_url, autocommit=True) as conn:
         conn.execute("UPDATE trials SET searcher_metric_value = 0.9 WHERE id IN (4, 8)")
         conn.execute("UPDATE trials SET searcher_metric_value = NULL WHERE id = 30")

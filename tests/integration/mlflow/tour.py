@@ -123,7 +123,7 @@ class Tour:
         self.settle()
 
     def text(self) -> str:
-        """What the page shows."""
+        """The text of the page."""
         return str(
             self._driver.execute_script("return document.body ? document.body.innerText : ''")
         )
@@ -146,7 +146,7 @@ class Tour:
         )
 
     def picture(self, path: Path) -> None:
-        """Writes a PNG of what is seen."""
+        """Write a PNG of the page."""
         path.write_bytes(self._driver.get_screenshot_as_png())
 
     def refused(self) -> list[Answered]:

@@ -1,4 +1,4 @@
-"""What every cluster has from its first start."""
+"""The first rows of every cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The migrations make what the tables say, once, however many processes ask at once."""
+"""The migrations make the tables' schema, once, for any number of processes at once."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ async def ask(
 
 
 class Clients:
-    """A client for each kind of token; those that serve something serve what is in ``own``."""
+    """A client for each kind of token; those that serve something serve the object in ``own``."""
 
     def __init__(self, app: FastAPI, people: People, own: Own) -> None:
         self.plain = {
@@ -210,7 +210,8 @@ def walked() -> Iterator[tuple[Address, Any]]:
 
 
 def is_refused(answer: httpx.Response) -> bool:
-    """Whether it says who may; of bulk actions each thing may be refused for another reason, too."""
+    """True if it names the allowed subjects; of bulk actions each thing may be refused for another reason,
+    too."""
     if answer.status_code != 200 or answer.headers.get("content-type") != "application/json":
         return answer.status_code in (401, 403)
     results = answer.json().get("results") or []
@@ -218,7 +219,7 @@ def is_refused(answer: httpx.Response) -> bool:
 
 
 def serves(name: str, address: Address, rule: Any) -> bool:
-    """Whether the token of that name may ask this route about what it serves."""
+    """True if the token of that name may use this route for the object that it serves."""
     if address[1] == paths.LOGS:
         return name in (table.SUPERVISOR, "run of a deletion")
     if address[1] == paths.RETRAINING_RUNS:
@@ -237,7 +238,7 @@ def serves(name: str, address: Address, rule: Any) -> bool:
 async def clients(
     service_app: FastAPI, world: World, people: People
 ) -> AsyncIterator[tuple[Clients, Own, Own]]:
-    """Clients, what is theirs, and what is another's of the same owner."""
+    """Clients, their own objects, and other objects of the same owner."""
     own, other = await own_in(world), await own_in(world)
     found = Clients(service_app, people, own)
     yield found, own, other

@@ -320,7 +320,7 @@ async def test_deleting_by_name_and_by_glob(
 async def test_deletions_that_overlap(
     world: World, collector: Collector, user: httpx.AsyncClient
 ) -> None:
-    """Each run tells what it has seen in its storage, late, twice, in any order."""
+    """Each run reports the files seen in its storage, late, twice, in any order."""
     leg = await world.leg(config=CONFIG)
     first, second, third = await validated(leg, 0.3, 0.2, 0.1)
     before = (await user.get(f"/api/v1/checkpoints/{third}")).json()["checkpoint"]["resources"]

@@ -386,7 +386,7 @@ async def test_executable_files_belong_to_the_checkpoint(world: World) -> None:
 
 
 class Process:
-    """The service as a process of its own, which can be killed and started again."""
+    """The service as a separate process, which can be killed and started again."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.port = free_port()

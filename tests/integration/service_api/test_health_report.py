@@ -1,4 +1,4 @@
-"""What the service reports of the cluster's health."""
+"""The service's report of the cluster's health."""
 
 from __future__ import annotations
 

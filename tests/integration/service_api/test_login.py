@@ -271,7 +271,7 @@ async def test_a_new_password_needs_the_old_one_and_ends_the_other_sessions(ada:
 
 
 async def test_a_session_that_has_just_begun_stands_for_the_old_password(ada: Account) -> None:
-    """Determined's published clients send nothing but the new one: a JSON string."""
+    """Determined's published clients send only the new one: a JSON string."""
     own = await ada.session()
     sent = passwords.as_sent("second")
     answer = await own.post(f"/api/v1/users/{ada.user_id}/password", json=sent)

@@ -38,7 +38,7 @@ STORAGE = {"type": "shared_fs", "host_path": "/data", "save_trial_best": 0, "sav
 
 @pytest.fixture
 async def user(service_app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """The user `determined`, to whom the world's experiments belong."""
+    """The user `determined`, who owns the world's experiments."""
     client = client_of(service_app, None)
     login = {"username": "determined", "password": "", "isHashed": False}
     token = (await client.post("/api/v1/auth/login", json=login)).json()["token"]
@@ -384,7 +384,7 @@ async def test_deleting_and_registering_wait_for_each_other(
 async def test_the_rows_of_a_registered_checkpoint_cannot_go(
     world: World, user: httpx.AsyncClient
 ) -> None:
-    """Whoever forgets to look is stopped by the database."""
+    """The database stops code that forgets the check."""
     leg = await world.leg()
     await create(user)
     await register(user, await store(leg, 1))

@@ -1,4 +1,4 @@
-"""Sixteen writers and one reader at each place where a request changes a part of what is stored as a whole.
+"""Sixteen writers and one reader at each place where a request changes a part of a stored value.
 
 Nothing that was answered 200 is lost, neither at the end nor for a moment in between.
 """
@@ -34,7 +34,7 @@ API = "/api/v1"
 
 @dataclass(frozen=True)
 class Place:
-    """``write`` sends what the writer of that number ``says``; ``read`` gives all that is kept of it."""
+    """``write`` sends the value ``says`` of the writer of that number; ``read`` gives all stored values."""
 
     write: Callable[[int], Awaitable[httpx.Response]]
     read: Callable[[], Awaitable[set[Any]]]

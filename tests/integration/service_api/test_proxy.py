@@ -36,7 +36,7 @@ Scripted = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None
 
 @dataclass
 class Proxied:
-    """A service with its proxy, and what is needed to give it tasks."""
+    """A service with its proxy, and the means to give it tasks."""
 
     url: str
     app: FastAPI
@@ -517,7 +517,7 @@ async def test_a_task_on_another_machine_is_behind_a_gate(proxied: Proxied) -> N
         wanted = [Port("8265", port, default=True)]
 
         async def seen(gates: Gates) -> tuple[int, str]:
-            """What a visitor gets once a supervisor has reported these."""
+            """The answer to a visitor once a supervisor has reported these."""
             ports = [one.to_json() for one in gates.ports]
             report = {"address": "127.0.0.1", "ports": ports}
             answer = await proxied.agent(f"allocations/{leg.allocation_id}/running", report)

@@ -32,7 +32,7 @@ from tests.waiting import TIMEOUT_S, until_async
 
 @dataclass
 class Service:
-    """The service as a process of its own, always at the same port."""
+    """The service as a separate process, always at the same port."""
 
     url: str
     environment: dict[str, str]
@@ -73,7 +73,7 @@ async def service(settings: Settings, tmp_path: Path) -> AsyncIterator[Service]:
 
 @asynccontextmanager
 async def notebook() -> AsyncIterator[tuple[int, int]]:
-    """A task's server that remembers what it was told, and a port that echoes."""
+    """A task's server that remembers its requests, and a port that echoes."""
     memory: dict[str, str] = {}
 
     async def talk(socket: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tunnels to a service behind TLS, with a certificate of one's own."""
+"""Tunnels to a service behind TLS, with a self-signed certificate."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ CONFIG: dict[str, Any] = {
 
 
 async def secretive(world: World) -> Mine:
-    """A running leg of an experiment with secrets, and a checkpoint with a storage of its own."""
+    """A running leg of an experiment with secrets, and a checkpoint with a different storage."""
     original = "# a note with hunter2-of-mine\n" + yaml.safe_dump(CONFIG)
     leg = await world.leg(config=CONFIG, original_config=original)
     checkpoint = await store(leg, 1, storage=STORAGE)
@@ -133,7 +133,7 @@ async def test_a_stranger_gets_the_rest_of_it(world: World, people: People) -> N
 
 
 async def test_answers_to_changes_show_no_more(world: World, people: People) -> None:
-    """Whoever finds another's experiment by what he sends gets it masked."""
+    """Another user's experiment, found by a submission's key, is masked."""
     body = {"config": yaml.safe_dump(CONFIG), "unmanaged": True}
     address = f"{API}/experiments/by-external-id/mine"
     assert held(await people.owner.put(address, json=body)) == [*SECRETS]

@@ -1,4 +1,5 @@
-"""Who has waited for a lock sees what its holder has written, also in other tables than the locked one."""
+"""A request that has waited for a lock sees its holder's changes, also in other tables than the locked
+one."""
 
 from __future__ import annotations
 

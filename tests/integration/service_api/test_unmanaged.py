@@ -79,7 +79,7 @@ async def silence(app: FastAPI, trial_id: int) -> list[int]:
 
 
 async def waits(user: httpx.AsyncClient, experiment_id: int) -> list[str]:
-    """What the experiment's trials wait for."""
+    """The operations that the experiment's trials wait for."""
     answer = await user.get(f"/api/v1/experiments/{experiment_id}/explanation")
     return [one["reason"] for one in answer.json()["waiting"]]
 

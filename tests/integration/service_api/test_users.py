@@ -1,4 +1,4 @@
-"""What users may call themselves, and the accounts on agents that they are linked with."""
+"""The allowed names of users, and the linked accounts on agents."""
 
 from __future__ import annotations
 

@@ -481,7 +481,7 @@ async def test_the_owner_and_an_administrator_pass(world: World, people: People)
 
 
 async def test_a_training_process_reports_for_itself_alone(world: World, people: People) -> None:
-    """Not even for another trial of its own owner."""
+    """Not even for another trial of the same owner."""
     other = await world.leg()
     for address, rule in RULES.items():
         if rule.action != Action.REPORT:
@@ -554,7 +554,7 @@ async def test_a_training_process_lacks_its_owners_other_rights(
 
 
 class _Anything(dict[str, Any]):
-    """Fills what a path wants and the test has no value of."""
+    """Fill the parts of a path for which the test has no value."""
 
     def __missing__(self, key: str) -> str:
         return "1"

@@ -166,7 +166,7 @@ class World:
         return await self.start(experiment_id, *await self.trial(experiment_id))
 
     async def end(self, leg: Leg) -> None:
-        """What the control half does at an allocation's end, as far as these tests look."""
+        """The control half's work at an allocation's end, as far as these tests look."""
         async with self.db.tx() as conn:
             await conn.execute(
                 sa.update(allocations)

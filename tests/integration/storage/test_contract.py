@@ -35,7 +35,7 @@ class ObjectContract(StorageContract):
 
 
 class PackedContract(ObjectContract):
-    """Small files go into packs; what is read goes by what is there."""
+    """Small files go into packs; reads follow the present files."""
 
     @pytest.fixture(autouse=True)
     def packed(self, manager: ObjectStorageManager) -> None:

@@ -35,7 +35,7 @@ def manager(s3_blobs: BlobClient, tmp_path: Path) -> ObjectStorageManager:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tried with gigabytes in life takes parts of as many kilobytes here."""
+    """Tests use parts of as many kilobytes as there are gigabytes in real use."""
     monkeypatch.setattr(contents, "PART_BYTES", 10_000)
     monkeypatch.setattr(sending, "LARGE_BYTES", 10_000)
 

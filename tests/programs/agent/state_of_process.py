@@ -19,7 +19,7 @@ OWN = ("OUT", "PWD", "_")
 
 
 def process() -> dict[str, Any]:
-    """What is the process's or Python's, whoever imports what."""
+    """State of the process or of Python, independent of imports."""
     umask = os.umask(0)
     os.umask(umask)
     root = logging.getLogger()
@@ -53,7 +53,7 @@ def process() -> dict[str, Any]:
 
 
 def packages() -> dict[str, Any]:
-    """What belongs to packages, once they are imported."""
+    """State of packages, once they are imported."""
     loggers = logging.root.manager.loggerDict.items()
     return {
         "filters of warnings": sorted(map(str, warnings.filters)),

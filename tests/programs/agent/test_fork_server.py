@@ -221,7 +221,7 @@ THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)
 
 
 async def learnt(learner: Learning, server: ForkServer, leg: LegSpec, names: list[str]) -> str:
-    """Has the learner take up what a leg has imported; the name of the zygote."""
+    """Let the learner take up the imports of a leg; returns the name of the zygote."""
     _, path = learner.before_leg(leg)
     assert path is not None
     await asyncio.to_thread(Path(path).write_text, json.dumps(names))

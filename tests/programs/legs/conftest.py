@@ -33,7 +33,7 @@ run_leg(LegSpec.from_json(order["spec"]), work_dir=place["work_dir"], place=Plac
 
 
 class LegRunner:
-    """Runs legs against a fake service in processes of their own."""
+    """Runs legs against a fake service in separate processes."""
 
     def __init__(self, service: FakeService, work_dir: Path) -> None:
         self.service = service

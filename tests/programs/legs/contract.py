@@ -278,7 +278,7 @@ class CarrierContract:
 
 
 def _entered(address: tuple[str, int], argv: list[str]) -> dict[int, bytes]:
-    """What a program beside the task's says."""
+    """The output of a program beside the task's."""
     said: dict[int, bytes] = {}
     hello = json.dumps({"secret": "open", "argv": argv}).encode()
     with socket.create_connection(address, TIMEOUT_S) as visitor:

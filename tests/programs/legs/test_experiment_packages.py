@@ -1,4 +1,5 @@
-"""What trials install is shared by those of one experiment on one machine, and goes with the experiment."""
+"""Packages that trials install are shared by those of one experiment on one machine, and go with the
+experiment."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ except ImportError:
 
 
 def run(legs: LegRunner, files: dict[str, str | bytes], **fields: Any) -> dict[str, Any]:
-    """A leg with these files; what was fetched for the one before is forgotten, and so is its log."""
+    """A leg with these files, without the earlier leg's downloads and log."""
     shutil.rmtree(legs.work_dir / "model_defs", ignore_errors=True)
     legs.service.logs.clear()
     return legs.run(files, **fields)

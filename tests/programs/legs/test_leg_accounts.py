@@ -1,4 +1,4 @@
-"""A task under an account of its own reads nothing of the cluster's, and the cluster keeps its hold."""
+"""A task under a separate account cannot read the cluster's files, and the cluster keeps control of it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_account_and_environment_of_the_process(
 
 
 def test_the_look_finds_a_forks_descriptors(legs: LegRunner, service: FakeService) -> None:
-    """Without an account of its own a task is the agent's, and its memory has the agents' secret."""
+    """Without a separate account a task is the agent's, and its memory has the agents' secret."""
     if os.geteuid() != 0:
         pytest.skip("without root every task is the agent's")
     ended = legs.run({"train.py": LOOK})
@@ -178,7 +178,7 @@ time.sleep(0 if "AGAIN" in os.environ else 600)
 def test_links_of_the_task_lead_the_supervisor_nowhere(
     open_legs: LegRunner, service: FakeService, people: list[pwd.struct_passwd]
 ) -> None:
-    """What an attempt leaves in its directories is not followed by root's next one."""
+    """Links that an attempt leaves in its directories are not followed by root's next one."""
     target = open_legs.work_dir.parent / "roots"
     target.write_text("untouched")
     script = f"""

@@ -1,4 +1,4 @@
-"""How legs end, and what the user is told."""
+"""The ends of legs, and their messages for the user."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_model_definition_the_service_does_not_have(legs: LegRunner) -> None:
 def test_kill_request_ends_every_descendant(
     legs: LegRunner, service: FakeService, fork: bool
 ) -> None:
-    """A grandchild in a session of its own, whose parent is gone, and one that ignores signals."""
+    """A grandchild in a separate session, whose parent is gone, and one that ignores signals."""
     script = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""A forked interpreter gives a program what a fresh one would."""
+"""A forked interpreter gives a program the same surroundings as a fresh one."""
 
 from __future__ import annotations
 

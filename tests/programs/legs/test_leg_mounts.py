@@ -1,4 +1,5 @@
-"""What a leg's process finds under the paths of ``bind_mounts``, and what nobody else finds there."""
+"""The files that a leg's process sees under the paths of ``bind_mounts``, and that no other process sees
+there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a training script installs is its experiment's, and the cluster's packages stay as they are."""
+"""Packages that a training script installs are its experiment's, and the cluster's packages stay as they
+are."""
 
 from __future__ import annotations
 

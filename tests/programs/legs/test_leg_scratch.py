@@ -1,4 +1,4 @@
-"""What a killed supervisor leaves can be found, and is removed."""
+"""A killed supervisor's leftovers can be found, and are removed."""
 
 from __future__ import annotations
 

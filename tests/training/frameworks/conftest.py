@@ -9,7 +9,7 @@ from one_trial import OneTrial
 
 @pytest.fixture(autouse=True)
 def _quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread, and a working directory of its own."""
+    """One thread, and a separate working directory."""
     torch.set_num_threads(1)
     folder = tmp_path / "work"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""One of two processes that train by DeepSpeedTrials; writes what it found as JSON. Arguments: the folder of
+"""One of two processes that train by DeepSpeedTrials; it writes its results as JSON. Arguments: the folder of
 the example, the folder to write to."""
 
 import json

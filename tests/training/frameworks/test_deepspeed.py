@@ -353,7 +353,7 @@ def test_the_example_off_the_cluster(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def gang(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two processes found (``deepspeed_gang.py``)."""
+    """The results of each of two processes (``deepspeed_gang.py``)."""
     folder = tmp_path_factory.mktemp("gang")
     script = Path(__file__).with_name("deepspeed_gang.py")
     done = subprocess.run(

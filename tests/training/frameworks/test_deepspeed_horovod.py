@@ -1,4 +1,4 @@
-"""What is there without DeepSpeed and Horovod, and what the rest says."""
+"""The names that exist without DeepSpeed and Horovod, and the errors of the rest."""
 
 from __future__ import annotations
 

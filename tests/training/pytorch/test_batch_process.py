@@ -34,7 +34,7 @@ class Numbers(Dataset[int]):
 
 
 def recorder(seen: list[Any], at: Any = lambda batch_idx: None) -> type[TorchBatchProcessor]:
-    """A class that notes what it is called with in ``seen``, and writes each batch to a file."""
+    """A class that notes its calls in ``seen``, and writes each batch to a file."""
 
     class Recorder(TorchBatchProcessor):
         def __init__(self, context: TorchBatchProcessorContext) -> None:

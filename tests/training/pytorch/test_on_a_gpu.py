@@ -1,4 +1,4 @@
-"""What only a machine with a GPU can show. No other test sees one (tests/conftest.py)."""
+"""Tests that need a machine with a GPU. No other test sees one (tests/conftest.py)."""
 
 from __future__ import annotations
 

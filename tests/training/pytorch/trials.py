@@ -66,7 +66,7 @@ class SmallTrial(pytorch.PyTorchTrial):
 
 
 class Recorder(core.DummyTrainContext):
-    """Keeps what is reported."""
+    """Keeps the reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Stored(core.DummyCheckpointContext):
 
 
 class World:
-    """Trains off-cluster in a folder; contexts keep what they were told."""
+    """Trains off-cluster in a folder; contexts keep their reports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -20,7 +20,8 @@ Det = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No login, cluster or variable of whoever runs the tests; the fake service is the master."""
+    """Without the login, cluster and variables of the account that runs the tests; the fake service is the
+    master."""
     for name in ("DET_MASTER_ADDR", "DET_USER_TOKEN", "DET_SESSION_TOKEN", "DET_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DET_MASTER", URL)

@@ -1,4 +1,4 @@
-"""What the shell offers after TAB, and installing it."""
+"""The shell's offers after TAB, and their installation."""
 
 from __future__ import annotations
 

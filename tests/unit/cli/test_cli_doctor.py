@@ -71,7 +71,7 @@ def healthy(**changes: Any) -> Facts:
 
 
 def changed(*path: Any, to: Any) -> Facts:
-    """Healthy but for one field of the report."""
+    """Healthy except for one field of the report."""
     found = report()
     inner = found
     for key in path[:-1]:
@@ -94,7 +94,7 @@ def local(**states: str) -> Local:
 
 
 def bad(facts: Facts) -> dict[str, Finding]:
-    """The findings that are not OK, by what they are about."""
+    """The findings that are not OK, by their subject."""
     return {found.check: found for found in judge(facts) if found.status != "OK"}
 
 
@@ -265,7 +265,7 @@ def test_another_users_cluster() -> None:
 
 @pytest.fixture
 def health(service: FakeService) -> dict[str, Any]:
-    """What the service reports; it is ready."""
+    """The service's report; it is ready."""
     found = report()
 
     def now(request: httpx.Request) -> Any:

@@ -1,4 +1,4 @@
-"""What is printed of a command's log."""
+"""The output of a command's log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`det job`, and the settings of an experiment that the schedulers heed."""
+"""`det job`, and the settings of an experiment that schedulers use."""
 
 from __future__ import annotations
 

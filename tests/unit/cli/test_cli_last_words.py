@@ -1,4 +1,4 @@
-"""What of a failed trial's logs is shown on the terminal."""
+"""The part of a failed trial's logs that the terminal shows."""
 
 from __future__ import annotations
 

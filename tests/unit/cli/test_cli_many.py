@@ -15,7 +15,7 @@ ACTIONS = ("kill", "cancel", "pause", "activate", "archive", "unarchive")
 
 @pytest.fixture
 def picky(service: FakeService) -> FakeService:
-    """A service that refuses whatever is asked of number 2."""
+    """A service that refuses every request about number 2."""
 
     def act(request: httpx.Request, id: str, *rest: str) -> Any:
         if id == "2":

@@ -16,7 +16,7 @@ SINGLE = {"searcher": {"name": "single", "metric": "x"}}
 
 
 class Service:
-    """Answers what the page is made of."""
+    """Answers the requests of which the page consists."""
 
     master = "http://m:1"
 

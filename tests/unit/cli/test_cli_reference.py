@@ -1,4 +1,4 @@
-"""The page of all commands says what the commands say."""
+"""The page of all commands matches the commands."""
 
 import subprocess
 import sys

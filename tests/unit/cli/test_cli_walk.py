@@ -1,4 +1,4 @@
-"""How far a reader follows the configuration, from `det flow run` to the request that submits it."""
+"""The number of files along the configuration's way from `det flow run` to the request that submits it."""
 
 from __future__ import annotations
 

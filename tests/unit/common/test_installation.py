@@ -1,4 +1,4 @@
-"""What errors and docs say to install."""
+"""The install commands in errors and docs."""
 
 from __future__ import annotations
 

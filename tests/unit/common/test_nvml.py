@@ -1,4 +1,4 @@
-"""What the machine's GPUs are called."""
+"""The names of the machine's GPUs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from determined._info import ClusterInfo, TrialInfo
 
 
 class FakeService:
-    """Answers a training process as the service does; keeps what it was sent.
+    """Answers a training process as the service does; keeps the requests.
 
     ``before`` may answer a request first: (method, path, body) → response, exception or None.
     """

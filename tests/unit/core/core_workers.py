@@ -20,7 +20,7 @@ def free_port() -> int:
 def together(
     work: Callable[[DistributedContext], Any], local: int, machines: int = 1, **options: Any
 ) -> list[Any]:
-    """What ``work`` gives to, or raises in, each worker."""
+    """The results, or errors, of ``work`` in each worker."""
     size = local * machines
     if machines > 1:
         options = {"chief_ip": "127.0.0.1", "pub_port": free_port(), **options}

@@ -1,4 +1,4 @@
-"""What was read to verify a checkpoint is not read again."""
+"""Files read to verify a checkpoint are not read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import determined` is thin, and its names are there when asked for."""
+"""`import determined` is thin, and its names are imported on demand."""
 
 from __future__ import annotations
 

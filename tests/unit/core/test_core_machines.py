@@ -24,7 +24,7 @@ def pair() -> tuple[Machines, Machines]:
 
 
 def hear(machines: Machines) -> str | None:
-    """What comes next, as the launcher reads it."""
+    """The next message, as the launcher reads it."""
     (descriptor,) = machines.descriptors()
     ready, _, _ = select.select([descriptor], [], [], 10)
     assert ready

@@ -1,4 +1,4 @@
-"""What a reported value becomes."""
+"""The conversion of reported values."""
 
 from __future__ import annotations
 

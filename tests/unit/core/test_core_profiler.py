@@ -1,4 +1,4 @@
-"""What the profiler samples and reports."""
+"""The profiler's samples and reports."""
 
 from __future__ import annotations
 

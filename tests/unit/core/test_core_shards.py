@@ -29,7 +29,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Context(DummyCheckpointContext):
-    """Keeps what it reports."""
+    """Keeps its reports."""
 
     def __init__(self, dist: DistributedContext, folder: Path) -> None:
         storage = {"type": "shared_fs", "host_path": str(folder / "storage")}

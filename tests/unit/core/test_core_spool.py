@@ -1,4 +1,4 @@
-"""What waits in a file comes back as it was, in order."""
+"""Records that wait in a file come back unchanged, in order."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_deletion_takes_only_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_sweep_ignores_notes_without_a_uuid(tmp_path: Path) -> None:
-    """Whoever may write into a directory such as /tmp can leave a note there."""
+    """Every account that may write into a directory such as /tmp can leave a note there."""
     manager = DirectoryStorageManager(tmp_path)
     names = ["victim", str(uuid.uuid4()).upper(), f"{{{uuid.uuid4()}}}"]
     for name in names:

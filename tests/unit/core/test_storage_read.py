@@ -1,4 +1,4 @@
-"""Reading parts of a checkpoint's files where somebody may have laid traps."""
+"""Reading parts of a checkpoint's files where an account may have laid traps."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_pipe_blocks_no_reader(manager: DirectoryStorageManager) -> None:
 def test_a_file_of_another_account_is_not_read(
     manager: DirectoryStorageManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when somebody has made a hard link to it, which a directory allows its owner."""
+    """With a hard link to it, which a directory allows its owner."""
     name = store(manager)
     file = manager.root / name / "sub" / "file"
     if os.getuid() != 0:

@@ -58,7 +58,7 @@ def test_a_client_library_that_is_missing_is_named(
 
 
 def test_a_storage_that_is_away_holds_up_no_start(layout: Layout, tmp_path: Path) -> None:
-    """What was applied earlier is used; somebody reads why checkpoints will fail."""
+    """The applied configuration stays in use; a note explains why checkpoints will fail."""
     folder = tmp_path / "checkpoints"
     given = write(tmp_path, f"{{type: shared_fs, host_path: {folder}}}")
     configuration.choose(layout, given, Notes())

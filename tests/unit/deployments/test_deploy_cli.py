@@ -63,7 +63,7 @@ def test_down_asks_before_it_deletes(run, tmp_path):
 
 @pytest.fixture
 def installed(run, tmp_path, monkeypatch):
-    """A cluster's folder without processes, a login to it, and what is not the cluster's."""
+    """A cluster's folder without processes, a login to it, and foreign files."""
     home = tmp_path / "home"
     monkeypatch.setattr("pathlib.Path.home", lambda: home)
     monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(home / "config"))

@@ -1,4 +1,4 @@
-"""What an agent imports before it knows any trial."""
+"""An agent's imports before it knows any trial."""
 
 from __future__ import annotations
 

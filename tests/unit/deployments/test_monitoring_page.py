@@ -1,4 +1,4 @@
-"""What docs/operate/monitoring.md says of logs and numbers is what the code says."""
+"""The logs and numbers in docs/operate/monitoring.md match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `cluster-up` decides before it starts anything."""
+"""The decisions of `cluster-up` before it starts anything."""
 
 import json
 import os

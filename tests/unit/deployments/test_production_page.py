@@ -1,4 +1,4 @@
-"""What docs/operate/production.md has people write is what the programs read."""
+"""The files in docs/operate/production.md are valid for the programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNITS = {Path(block.marks["file"]).stem: block for block in BLOCKS if block.lang
 
 
 def document(name: str) -> str:
-    """What a shell writes to /etc/determined/``name``."""
+    """The text that a shell writes to /etc/determined/``name``."""
     found = re.search(
         rf"^cat >/etc/determined/{re.escape(name)} <<'?END'?\n(.*?)^END$",
         "\n".join(block.text for block in BLOCKS),

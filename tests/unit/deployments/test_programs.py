@@ -1,4 +1,4 @@
-"""What an agent says that its machine lacks."""
+"""An agent's report of programs that its machine lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large what experiments have installed on a machine is, and that the service is told once."""
+"""The size of experiments' packages on a machine, and that the service gets it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent of containers tells the service of its lists."""
+"""The lists that an agent of containers sends to the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of notebooks and TensorBoards decide by themselves."""
+"""The decisions of the processes of notebooks and TensorBoards."""
 
 from __future__ import annotations
 

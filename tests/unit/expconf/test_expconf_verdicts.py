@@ -1,4 +1,4 @@
-"""What Determined's schema takes and refuses, ours does too."""
+"""Our models accept and refuse the same configurations as Determined's schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration asks for in vain is said."""
+"""Ignored fields of a configuration get a remark."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ EVENTS = recorded_events()
 
 
 class Store:
-    """What the service keeps of the commits."""
+    """The service's record of the commits."""
 
     def __init__(self) -> None:
         self.snapshot: Any = None

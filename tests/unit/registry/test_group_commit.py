@@ -16,7 +16,7 @@ from tests.waiting import TIMEOUT_S
 
 
 class FakeDatabase:
-    """Keeps what was written by transactions that committed."""
+    """Keeps the writes of transactions that committed."""
 
     def __init__(self) -> None:
         self.committed: list[list[int]] = []

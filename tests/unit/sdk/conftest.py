@@ -13,7 +13,7 @@ from tests.unit.sdk.fake_service import URL, FakeService
 
 @pytest.fixture(autouse=True)
 def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No login, cluster or variable of whoever runs the tests."""
+    """Without the login, cluster and variables of the account that runs the tests."""
     for name in ("DET_MASTER", "DET_MASTER_ADDR", "DET_USER", "DET_PASS", "DET_USER_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("DET_SESSION_TOKEN", raising=False)

@@ -192,7 +192,7 @@ class Refused(Exception):
 
 
 class FakeService:
-    """Keeps what it was told and counts what it was asked.
+    """Keeps the data sent to it and counts requests.
 
     ``experiments`` may hold a list of documents: one per question, the last one for ever.
     """
@@ -386,7 +386,7 @@ class FakeService:
         return token
 
     def called(self, method: str, path: str) -> int:
-        """How often."""
+        """The number of requests."""
         return self.calls.count((method, path))
 
     def _handle(self, request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""What a script outside of the cluster says of its experiment."""
+"""The requests of a script outside of the cluster about its experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which credentials are used, and what is kept of them."""
+"""The choice of credentials, and their storage."""
 
 from __future__ import annotations
 

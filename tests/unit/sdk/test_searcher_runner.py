@@ -105,7 +105,7 @@ class Cluster:
 
 
 class Runs:
-    """Starts runners of one kind again and again, each with what the one before has left."""
+    """Starts runners of one kind again and again, each with the previous one's state."""
 
     def __init__(self, kind: str, experiment: Experiment, folder: Path, model: Path) -> None:
         self.kind, self.experiment, self.model = kind, experiment, model

@@ -114,7 +114,7 @@ class Forgetful(RandomSearch):
 
 
 class Fickle(RandomSearch):
-    """Has chance of its own."""
+    """Uses its own random numbers."""
 
     def _start(self) -> list[Operation]:
         create, *rest = super()._start()

@@ -43,7 +43,7 @@ from tests.waiting import TIMEOUT_S
 
 
 class Scripted(SearchMethod):
-    """Answers from a list, and notes what it was told."""
+    """Answers from a list, and notes its calls."""
 
     answers: list[list[Operation]] = []
     told: list[tuple[Any, ...]] = []

@@ -153,7 +153,7 @@ def test_one_closed_one_started_until_all_are() -> None:
 
 @pytest.mark.parametrize("name", ["random", "grid"])
 def test_sampling_follows_the_order_of_creation_not_of_trials(name: str) -> None:
-    """Which trial closes first does not change what the next one is."""
+    """The order in which trials close does not change the next one."""
     one, other = (
         create_searcher(config(name, max_trials=5, max_concurrent_trials=2)) for _ in "ab"
     )

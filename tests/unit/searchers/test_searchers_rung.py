@@ -58,7 +58,7 @@ def test_the_same_as_a_sorted_list(seed: int) -> None:
 
 
 def test_cost_grows_with_the_logarithm() -> None:
-    """Comparisons are what a ranking costs, and can be counted on a busy machine."""
+    """The cost of a ranking is its comparisons, which can be counted on a busy machine."""
     compared = 0
 
     class Counted(float):

@@ -1,4 +1,4 @@
-"""What every scheduler promises (:class:`determined_service.scheduling.scheduler.Scheduler`), as tests.
+"""The promises of every scheduler (:class:`determined_service.scheduling.scheduler.Scheduler`), as tests.
 
 A subclass named ``Test…`` in a test file gives ``scheduler``.
 """
@@ -141,7 +141,7 @@ def _joined(draw: st.DrawFn, running: list[Running], pool: dict[str, str]) -> li
 def _running(
     draw: st.DrawFn, name: str, agent: Agent, slots: tuple[int, ...], requests: tuple[Request, ...]
 ) -> Running:
-    """An allocation that holds the slots; perhaps it was asked to stop, by a scheduler or somebody else."""
+    """An allocation that holds the slots; perhaps a scheduler or a user has asked it to stop."""
     mine = [group for group, (pool, _) in GROUPS.items() if pool == agent.pool]
     group = draw(st.none() | st.sampled_from(mine))
     priority = draw(st.integers(1, 99))
@@ -206,7 +206,7 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
 
 
 def usable(snapshot: Snapshot, one: Running, on: tuple[str, ...]) -> int:
-    """How many of the slots that ``one`` holds of the agents ``on`` others may use after it."""
+    """The number of the slots that ``one`` holds of the agents ``on`` others may use after it."""
     enabled = {agent.id: set(agent.slots) for agent in snapshot.agents}
     return sum(
         len(set(part.slot_ids) & enabled[part.agent_id])

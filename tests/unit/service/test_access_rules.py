@@ -67,7 +67,7 @@ def refusal(who: Principal, action: Action, target: Target, verb: str = "") -> A
 
 
 def who_serves(column: str, action: Action, kind: Kind) -> Principal:
-    """The subject of the column; of Prefect runs the one that may most about such a thing."""
+    """The subject of the column; of Prefect runs the one with the most rights about such a thing."""
     if column != who_may_table.RUN or kind in (Kind.ALLOCATION, Kind.CLUSTER):
         return EVERYBODY[column]
     new = action == Action.SUBMIT

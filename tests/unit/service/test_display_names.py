@@ -1,4 +1,4 @@
-"""Names that pass for somebody else's, and names that do not."""
+"""Names that could pass for another user's, and names that could not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which storages the service opens for downloads, and which bytes a request means."""
+"""The storages that the service opens for downloads, and the bytes of a request."""
 
 from __future__ import annotations
 

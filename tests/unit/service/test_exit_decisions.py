@@ -1,4 +1,4 @@
-"""What follows from an exit, case by case."""
+"""The consequences of an exit, case by case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a search that was given up."""
+"""The message about a search that was given up."""
 
 from __future__ import annotations
 

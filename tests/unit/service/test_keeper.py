@@ -1,4 +1,4 @@
-"""What the keeper of flow runs does about a silent flow, and when it gives an owner up."""
+"""The keeper's actions on a silent flow, and when it gives an owner up."""
 
 from __future__ import annotations
 

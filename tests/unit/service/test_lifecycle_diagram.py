@@ -1,4 +1,4 @@
-"""The diagrams of docs/inside/lifecycle.md are what the tables say."""
+"""The diagrams of docs/inside/lifecycle.md match the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the waiting rows Prefect is told."""
+"""The waiting rows that are delivered to Prefect."""
 
 from __future__ import annotations
 

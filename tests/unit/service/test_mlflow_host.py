@@ -1,4 +1,4 @@
-"""Where MLflow's pages are, and how their cookie is bound there."""
+"""The addresses of MLflow's pages, and the host to which their cookie is bound."""
 
 from types import SimpleNamespace
 

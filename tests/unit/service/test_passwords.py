@@ -1,4 +1,4 @@
-"""What the database keeps of passwords."""
+"""The stored form of passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rung a trial is at, and in which bracket, from what the tables have of it."""
+"""The rung and the bracket of a trial, from its rows."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \"'&amp; %{x} {
 
 @pytest.fixture(autouse=True)
 def _without_plotlys_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its five megabytes are slow to parse in Python, and not what is looked at here."""
+    """Its five megabytes are slow to parse in Python, and are not tested here."""
     monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* Plotly */")
 
 

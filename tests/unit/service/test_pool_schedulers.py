@@ -1,4 +1,4 @@
-"""What the cluster's configuration says of a pool is what its scheduler does."""
+"""A pool's scheduler follows the cluster's configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody who is no administrator may ask of Prefect's server through the service."""
+"""The requests that users without administrator's rights may send to Prefect's server through the service."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The pages of all routes and settings say what the code says."""
+"""The pages of all routes and settings match the code."""
 
 from __future__ import annotations
 

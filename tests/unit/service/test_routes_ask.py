@@ -70,7 +70,7 @@ async def test_the_list_of_public_routes_is_true(app: FastAPI) -> None:
 
 
 def test_a_rule_about_one_thing_finds_it_in_the_path() -> None:
-    """``may(…)`` admits nobody but administrators when the path names nothing."""
+    """``may(…)`` admits only administrators when the path names nothing."""
     for (method, path), (rule,) in ((a, r) for a, r in declared_rules().items() if r):
         if isinstance(rule, May) and rule.grant in OWNED:
             assert f"{{{PARAMETERS[rule.kind]}}}" in path, f"{method} {path}"

@@ -63,7 +63,7 @@ class Play:
         self.end(*names)
 
     def go_on(self) -> None:
-        """Decides; what is asked to stop does so at once, and waits again."""
+        """Decides; requests that are asked to stop do so at once, and wait again."""
         for _ in range(20):
             self.decision = self.scheduler.decide(self.now)
             self.now = after(self.now, self.decision)

@@ -1,4 +1,4 @@
-"""Why a request has no slots, in words."""
+"""The reason why a request has no slots, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the engine's answers."""
+"""The reading of the engine's answers."""
 
 from __future__ import annotations
 

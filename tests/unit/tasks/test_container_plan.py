@@ -1,4 +1,4 @@
-"""What a container is made with, and what is said of images and ends."""
+"""The description of a container, and the messages about images and ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a leg's process is told which GPUs are its own."""
+"""The variables that tell a leg's process its GPUs."""
 
 from __future__ import annotations
 

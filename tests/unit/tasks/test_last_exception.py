@@ -1,4 +1,4 @@
-"""The exception that ended a process, out of what it printed."""
+"""The exception that ended a process, from its output."""
 
 from __future__ import annotations
 

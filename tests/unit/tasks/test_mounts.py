@@ -1,4 +1,4 @@
-"""Which mounts a configuration asks for, and where the machine has a path that a process will see."""
+"""The mounts of a configuration, and the places on the machine of paths that a process will see."""
 
 from __future__ import annotations
 

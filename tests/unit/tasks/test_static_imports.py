@@ -1,4 +1,4 @@
-"""What a program's source says of its imports."""
+"""The imports named in a program's source."""
 
 from __future__ import annotations
 

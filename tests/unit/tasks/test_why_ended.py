@@ -1,4 +1,4 @@
-"""Why a process ended, out of what it and its workers printed."""
+"""The reason why a process ended, from its and its workers' output."""
 
 from __future__ import annotations
 

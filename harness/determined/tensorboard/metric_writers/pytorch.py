@@ -15,7 +15,7 @@ class TorchWriter:
     """``writer`` is a ``torch.utils.tensorboard.SummaryWriter`` in the directory of the process' event
     files, which are uploaded. Off the cluster it writes to a temporary directory.
 
-    New code has ``PyTorchTrialContext.get_tensorboard_writer()``, or a SummaryWriter of its own in
+    New code has ``PyTorchTrialContext.get_tensorboard_writer()``, or its own SummaryWriter in
     ``core_context.train.get_tensorboard_path()``. Raises ImportError without the package tensorboard.
     """
 

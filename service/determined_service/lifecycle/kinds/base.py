@@ -4,17 +4,17 @@ slots.
 The core (allocations, placement, launch, the end of a leg, kill, tokens, logs, reconciler) knows a task's id,
 kind and owner, and asks the kind, a stateless object of :mod:`.table`, for the rest:
 
-1. somebody creates the task (:func:`determined_service.lifecycle.tasks.create`) and requests slots for it;
+1. a user creates the task (:func:`determined_service.lifecycle.tasks.create`) and requests slots for it;
 2. the scheduler places the allocation, its agent asks for work: :meth:`SlotKind.orders`;
 3. the process runs: :meth:`SlotKind.started`; the API shows it as ready when :meth:`SlotKind.is_ready`;
-4. the leg ends, whoever says so: :meth:`SlotKind.lock_leg` locks what that may change, :meth:`SlotKind.judge`
+4. the leg ends, by any report: :meth:`SlotKind.lock_leg` locks what that may change, :meth:`SlotKind.judge`
    decides, the core ends the allocation (its token is worth nothing from then on) and writes the leg's
    outcome, and what the kind returned goes on from there, all in one transaction;
 5. a user may end the task before: :meth:`TaskKind.kill`.
 
-Everything may be called again after a crash, and changes nothing that was changed already. A kind whose
-state is in its task's row needs little beside a ``name`` and an :meth:`SlotKind.order`; trials, whose
-state is in a table of their own, override most.
+Everything may be called again after a crash, and changes nothing that was changed already. A kind whose state
+is in its task's row needs little beside a ``name`` and an :meth:`SlotKind.order`; trials, whose state is in a
+separate table, override most.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _LOCK = sa.text("SELECT id, state, reason FROM tasks WHERE id = :id FOR NO KEY U
 
 
 class TaskKind(ABC):
-    """A kind of task. What is here serves those whose state is in their task's row."""
+    """A kind of task. The methods here serve those whose state is in their task's row."""
 
     name: ClassVar[str]
     """The value of ``tasks.kind``, and of ``DET_TASK_TYPE`` in its processes."""

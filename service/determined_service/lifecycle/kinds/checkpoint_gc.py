@@ -1,4 +1,4 @@
-"""A deletion from checkpoint storage: a task without slots, run by a flow of its own."""
+"""A deletion from checkpoint storage: a task without slots, run by a separate flow."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class LaunchedKind(SlotKind):
         return None
 
     def idle_timeout_s(self, config: Mapping[str, Any], cluster: ClusterConfig) -> float | None:
-        """After how long without use it ends; None: never. Who uses it is told by
+        """After how long without use it ends; None: never. Its use is reported by
         :func:`determined_service.lifecycle.idle.note_use`."""
         given = config.get("idle_timeout")
         return None if given is None else durations.seconds(given)

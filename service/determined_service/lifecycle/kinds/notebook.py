@@ -1,6 +1,6 @@
 """A notebook: JupyterLab, for its owner alone.
 
-What runs is :mod:`determined.exec.notebook`. It keeps the files of its working directory in the cluster's
+Its program is :mod:`determined.exec.notebook`. It keeps the files of its working directory in the cluster's
 checkpoint storage, where :func:`files` says, so that another notebook can begin with them.
 """
 

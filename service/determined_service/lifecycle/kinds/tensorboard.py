@@ -1,6 +1,6 @@
 """A TensorBoard: TensorBoard's server beside a process that copies the files of experiments and trials.
 
-What runs is :mod:`determined.exec.tensorboard`; it asks :func:`sources` of this module, by the API, what to
+Its program is :mod:`determined.exec.tensorboard`; it asks :func:`sources` of this module, by the API, what to
 copy.
 """
 
@@ -186,7 +186,7 @@ def _require_all(
 
 def _storage(row: sa.Row[Any], owner_id: int, default: Mapping[str, Any] | None) -> Any:
     """The storage section as a task of that owner may use it: in those of others, keys are hidden that are
-    not everybody's, because whoever starts a task decides what its process does."""
+    not everybody's, because the user who starts a task decides what its process does."""
     if row.storage is None or row.owner_id == owner_id:
         return row.storage
     whole = {"checkpoint_storage": row.storage}

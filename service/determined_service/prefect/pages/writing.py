@@ -1,9 +1,9 @@
 """Writes the pages: of runs that ended, of retrainings that go on (:class:`Mirror` asks for these), and of
 pipelines and experiments while they run.
 
-What is written while an experiment runs is rare, as each call costs Prefect some 10 ms of CPU: at most one
-for an experiment in ten seconds, and only of what has changed. Nothing of it is stored here: after a restart
-of the service the artifacts are found again by their keys or descriptions.
+Pages of running experiments are rarely written, as each call costs Prefect some 10 ms of CPU: at most one for
+an experiment in ten seconds, and only of what has changed. Nothing of it is stored here: after a restart of
+the service the artifacts are found again by their keys or descriptions.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class RunPages:
                 logger.info("the pages of runs wait: %s", error)
 
     async def look(self) -> None:
-        """Write the changed pages of pipelines, and of running experiments, with one call for each. What
-        Prefect refuses is tried again in a later pass."""
+        """Write the changed pages of pipelines, and of running experiments, with one call for each. A page
+        that Prefect refuses is tried again in a later pass."""
         await self._show_pipelines()
         now = time.monotonic()
         async with reader(self._db).connect() as conn:

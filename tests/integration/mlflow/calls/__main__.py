@@ -35,7 +35,7 @@ def calls() -> dict[str, Call]:
 
 
 def answers(side: Side, asked: Mapping[str, Call]) -> dict[str, Any]:
-    """What each of the calls answered, in their order."""
+    """The answers to the calls, in their order."""
     side.prepare()
     found = {}
     for name, call in asked.items():

@@ -40,7 +40,7 @@ def _without(name: str) -> dict[str, Any]:
 
 
 def _searched(s: Side) -> None:
-    """Five runs of an experiment of their own, once."""
+    """Five runs of a new experiment, made once."""
     if "searched" in s.kept:
         return
     s.kept["searched"] = s.client.create_experiment("searched")

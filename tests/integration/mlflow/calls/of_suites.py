@@ -39,7 +39,7 @@ def _refusal(refusal: MlflowException) -> Any:
 
 
 def _tried(*calls: Callable[[], Any]) -> list[Any]:
-    """What each gives, or the code with which it is refused."""
+    """The result of each, or the code with which it is refused."""
     found: list[Any] = []
     for call in calls:
         try:
@@ -50,7 +50,7 @@ def _tried(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def _each(values: Iterable[Any], call: Callable[[Any], Any]) -> list[Any]:
-    """What the call gives for each value, or the code with which it is refused."""
+    """The call's result for each value, or the code with which it is refused."""
     return _tried(*(partial(call, value) for value in values))
 
 

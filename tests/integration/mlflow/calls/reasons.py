@@ -1,4 +1,4 @@
-"""Why an answer of ours is another than that of MLflow's own store."""
+"""The reasons why an answer of ours differs from that of MLflow's own store."""
 
 from __future__ import annotations
 

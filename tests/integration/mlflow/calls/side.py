@@ -37,7 +37,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 class Side:
-    """A tracking server, and what the calls have made there.
+    """A tracking server, and the objects that the calls have made there.
 
     ``experiment`` has the runs ``run`` (with metrics, parameters, tags), ``child`` and ``owner``, whose
     ``model`` is a logged model with one file, registered as version 1 of :data:`MODEL`. ``folder`` holds
@@ -56,7 +56,7 @@ class Side:
         self.kept: dict[str, Any] = {}
 
     def prepare(self) -> None:
-        """Makes what the calls read."""
+        """Make the objects that the calls read."""
         client = self.client
         self.experiment = client.create_experiment(EXPERIMENT)
         self.run = self.new_run("one", {"team": "vision"})
@@ -106,7 +106,7 @@ Call = Callable[[Side], Any]
 
 
 def answer(call: Call, side: Side) -> Any:
-    """What the call answers, as JSON; a refusal with its code."""
+    """The answer to the call, as JSON; a refusal with its code."""
     try:
         return json.loads(json.dumps(plain(call(side))))
     except MlflowException as refusal:
