@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from determined.common import cluster_config
 from determined_service.base.settings import Settings
@@ -31,8 +31,8 @@ def document(name: str) -> str:
 
 
 def test_the_settings_of_the_service_are_those_that_it_reads() -> None:
-    text = document("service.json").replace("$CLUSTER_ID", "5f0f9a6e-9f0a-4a0e-8c6f-0d7c1f6f1e11")
-    settings = Settings.model_validate(json.loads(text))
+    text = document("service.yaml").replace("$CLUSTER_ID", "5f0f9a6e-9f0a-4a0e-8c6f-0d7c1f6f1e11")
+    settings = Settings.model_validate(yaml.safe_load(text))
     assert settings.is_reachable
     assert settings.cluster_config_file == Path("/etc/determined/cluster.yaml")
 
@@ -47,7 +47,7 @@ def test_every_secret_that_is_used_is_made() -> None:
     made = set(re.findall(r"^(\w+)=", document("secrets"), re.MULTILINE))
     used = {
         name
-        for file in ("service.json", "prefect.env", "agent.env")
+        for file in ("service.yaml", "agent.env")
         for name in re.findall(r"\$(\w+)", document(file))
     }
     assert used == made
