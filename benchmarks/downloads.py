@@ -23,6 +23,7 @@ import httpx
 
 from benchmarks.stalls import Service, service
 from determined import storage
+from determined.common.api import transport
 from determined.experimental import Determined
 from determined.experimental.client import DownloadMode
 
@@ -111,13 +112,13 @@ def _posted(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
 
 def _restarted(running: Service, name: str, target: Path) -> int:
     """Downloads while the service is killed after a third; returns the bytes that arrived."""
-    read = httpx.Response.iter_raw
+    read = transport.Response.iter_bytes
     seen = 0
     killed = False
 
-    def counted(self: httpx.Response, *args: Any) -> Iterator[bytes]:
+    def counted(self: transport.Response) -> Iterator[bytes]:
         nonlocal seen, killed
-        for chunk in read(self, *args):
+        for chunk in read(self):
             seen += len(chunk) if self.status_code == 206 else 0
             if seen > sum(FILES.values()) // 3 and not killed:
                 killed = True
@@ -125,12 +126,12 @@ def _restarted(running: Service, name: str, target: Path) -> int:
                 threading.Thread(target=running.start).start()
             yield chunk
 
-    httpx.Response.iter_raw = counted  # type: ignore[method-assign]
+    transport.Response.iter_bytes = counted  # type: ignore[method-assign]
     try:
         client = Determined(running.url, "determined", "")
         client.get_checkpoint(name).download(str(target), DownloadMode.MASTER)
     finally:
-        httpx.Response.iter_raw = read  # type: ignore[method-assign]
+        transport.Response.iter_bytes = read  # type: ignore[method-assign]
     return seen
 
 

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from asgi_lifespan import LifespanManager
 
 from determined import errors, storage
+from determined.common.api import transport
 from determined.experimental import Determined
 from determined.experimental.client import DownloadMode
 from determined.storage.base import Manifest
@@ -421,22 +422,22 @@ class Process:
 LARGE = {f"part-{number}.bin": os.urandom(12 << 20) for number in range(3)}
 DOWNLOAD = """
 import os, signal, sys
-import httpx
+from determined.common.api import transport
 from determined.experimental import Determined
 from determined.experimental.client import DownloadMode
 
 url, name, target, limit = *sys.argv[1:4], int(sys.argv[4])
-read, seen = httpx.Response.iter_raw, 0
+read, seen = transport.Response.iter_bytes, 0
 
-def counted(self, *args):
+def counted(self):
     global seen
-    for chunk in read(self, *args):
+    for chunk in read(self):
         seen += len(chunk) if self.status_code == 206 else 0
         if limit and seen > limit:
             os.kill(os.getpid(), signal.SIGKILL)
         yield chunk
 
-httpx.Response.iter_raw = counted
+transport.Response.iter_bytes = counted
 client = Determined(url, "determined", "")
 client.get_checkpoint(name).download(target, DownloadMode.MASTER)
 print(seen)
@@ -471,19 +472,19 @@ def test_a_download_survives_the_service_and_the_client(
     assert not target.exists()
 
     steps = [(8 << 20, signal.SIGKILL), (16 << 20, signal.SIGTERM)]
-    read = httpx.Response.iter_raw
+    read = transport.Response.iter_bytes
     seen = 0
 
-    def restarting(self: httpx.Response, *args: Any) -> Iterator[bytes]:
+    def restarting(self: transport.Response) -> Iterator[bytes]:
         nonlocal seen
-        for chunk in read(self, *args):
+        for chunk in read(self):
             seen += len(chunk) if self.status_code == 206 else 0
             if steps and seen > steps[0][0]:
                 process.stop(steps.pop(0)[1])
                 process.start()
             yield chunk
 
-    monkeypatch.setattr(httpx.Response, "iter_raw", restarting)
+    monkeypatch.setattr(transport.Response, "iter_bytes", restarting)
     client = Determined(process.url, "determined", "")
     client.get_checkpoint(large).download(str(target), DownloadMode.MASTER)
     assert steps == []

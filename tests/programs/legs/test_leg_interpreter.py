@@ -247,8 +247,8 @@ def test_users_module_named_like_an_imported_one_wins(
     legs: LegRunner, service: FakeService
 ) -> None:
     files: dict[str, str | bytes] = {
-        "train.py": "import httpx, sys\nprint(httpx.MINE, 'determined_tasks.leg' in sys.modules)",
-        "httpx.py": "MINE = 1",
+        "train.py": "import psutil, sys\nprint(psutil.MINE, 'determined_tasks.leg' in sys.modules)",
+        "psutil.py": "MINE = 1",
     }
     legs.run(files)
     assert service.text("stdout") == "1 False\n"

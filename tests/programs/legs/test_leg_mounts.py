@@ -145,7 +145,7 @@ def test_a_worker_of_prefects_own_says_that_it_mounts_nothing(
 ) -> None:
     ended = legs.run({"train.py": "print('ran')"}, config=given(team, "/mnt/data"), stock=True)
     assert ended["exit_code"] == 0
-    assert any("bind_mounts and resources.shm_size are not heeded" in one for one in lines(service))
+    assert any("bind_mounts and resources.shm_size are ignored" in one for one in lines(service))
 
 
 def test_a_program_beside_the_task_sees_the_same(
