@@ -112,7 +112,7 @@ class Carrier(ABC):
     def record(self) -> LegRecord:
         """What ``leg.json`` says of this process and of what may be left when it is killed."""
         assert self._this is not None
-        return LegRecord(self.spec.allocation_id, self.spec.experiment_id, self._this)
+        return LegRecord(self.spec.name, self.spec.experiment_id, self._this)
 
     def found(self) -> bool:
         """Whether the training process that an earlier supervisor started is there, running or ended. If so,

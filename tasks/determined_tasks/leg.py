@@ -96,7 +96,7 @@ def run_leg(
     except OSError as error:
         # A full or read-only disk: not even the records of the leg can be kept.
         result = exit_reason.infrastructure(f"{where.agent_id} cannot run the leg: {error}")
-        root = context_dir.allocation_dir(where.work_dir, leg.allocation_id)
+        root = context_dir.allocation_dir(where.work_dir, leg.name)
         with where.session() as service:
             LegReporter(service, leg, where.agent_id, root / SPOOL, _nothing).finish(result)
         return result
@@ -137,7 +137,7 @@ def _run(
     stop: int | None = None,
 ) -> LegResult:
     """Raises OSError when the leg's records cannot be kept."""
-    root = context_dir.allocation_dir(place.work_dir, spec.allocation_id)
+    root = context_dir.allocation_dir(place.work_dir, spec.name)
     with lock(root) as ours:
         if not ours:
             return exit_reason.infrastructure("another process runs this allocation")

@@ -47,7 +47,9 @@ class LegReporter:
         self._service = service
         self._allocation_id = spec.allocation_id
         # One-node legs have no need to say where they run.
-        self._node = agent_id if spec.nodes > 1 else None
+        is_gang = spec.nodes > 1
+        self._agent_id = agent_id if is_gang else None
+        self._node = spec.node if is_gang else None
         self._on_refused = on_refused
         self.owner: LogOwner = {
             "task_id": spec.task_id,
@@ -78,7 +80,9 @@ class LegReporter:
 
         After :meth:`begin` it waits for the service, on a connection of the caller's own.
         """
-        started = Started(pid, socket.gethostname(), self._node, address, list(ports))
+        started = Started(
+            pid, socket.gethostname(), self._agent_id, address, list(ports), self._node
+        )
         if self._thread is None:
             self.begin(started)
         else:
@@ -126,7 +130,7 @@ class LegReporter:
         self._shipper.finish()
         assert self._thread is not None
         self._thread.join()
-        self._post(paths.EXIT, replace(result.report, agent_id=self._node))
+        self._post(paths.EXIT, replace(result.report, agent_id=self._agent_id, node=self._node))
 
     def _post(
         self, where: str, report: Message, service: Session | None = None

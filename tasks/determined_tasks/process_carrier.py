@@ -85,7 +85,7 @@ class ProcessCarrier(Carrier):
         self._fork = fork
         # Only under a supervisor are all child processes the leg's.
         self._limits = place.limits if fork is not None else None
-        self._group = LegGroup.of(self._limits or Limits(), spec.allocation_id)
+        self._group = LegGroup.of(self._limits or Limits(), spec.name)
         self._tmp = context_dir.choose_tmp()
         self._context = ContextDir(root, self._tmp)
         self._workdir = self._context.workdir
@@ -116,7 +116,7 @@ class ProcessCarrier(Carrier):
             )
         self._context = context_dir.prepare(
             self.place.work_dir,
-            self.spec.allocation_id,
+            self.spec.name,
             self.spec.model_def_hash,
             fetch,
             self._tmp,

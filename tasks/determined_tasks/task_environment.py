@@ -158,7 +158,7 @@ def _task_variables(
     url = urlsplit(place.master)
     tls = url.scheme == "https"
     port = str(url.port or (443 if tls else 80))
-    resources_id = f"{spec.allocation_id}.{place.agent_id}"
+    resources_id = f"{spec.allocation_id}.{spec.node}"
     return {
         "DET_MASTER": place.master,
         "DET_MASTER_HOST": url.hostname or "",

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from determined.common.wire import paths
-from determined.common.wire.legs import Exited, ExitKind, LegSpec
+from determined.common.wire.legs import Exited, ExitKind, LegSpec, of_leg_id
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
 from determined_deployments.agent.launchers.base import (
@@ -38,7 +38,7 @@ LAUNCH_AGAIN_SECONDS = 1.0
 
 
 class Legs:
-    """The supervisors that run here. ``running`` are the allocations the service is told about.
+    """The supervisors that run here. ``running`` are the legs that the service is told about, by name.
 
     A supervisor reports its leg's exit itself; when a supervisor died before that, the report comes
     from here.
@@ -66,11 +66,11 @@ class Legs:
     def waiting(self) -> dict[str, str]:
         """Of the legs that do not run yet, those that wait for something, and for what."""
         told = {
-            allocation_id: self._launcher.waits_for(leg.running)
-            for allocation_id, leg in self._legs.items()
+            leg_id: self._launcher.waits_for(leg.running)
+            for leg_id, leg in self._legs.items()
             if leg is not None and not leg.ended.done()
         }
-        return {allocation_id: why for allocation_id, why in told.items() if why is not None}
+        return {leg_id: why for leg_id, why in told.items() if why is not None}
 
     def adopt(self, found: Iterable[Running]) -> None:
         """Takes over the supervisors that an earlier agent process left."""
@@ -80,14 +80,14 @@ class Legs:
 
     def launch(self, spec: LegSpec) -> None:
         """Starts a leg; an allocation that runs already is left alone."""
-        if spec.allocation_id not in self._legs:
-            self._legs[spec.allocation_id] = None
+        if spec.name not in self._legs:
+            self._legs[spec.name] = None
             self._spawn(self._launch(spec))
 
     async def _launch(self, spec: LegSpec) -> None:
-        allocation_id, slots = spec.allocation_id, self._launcher.slots()
+        leg_id, slots = spec.name, self._launcher.slots()
         place = {
-            "work_dir": str(self._launcher.work_dir("leg", allocation_id)),
+            "work_dir": str(self._launcher.work_dir("leg", leg_id)),
             "master": self._config.master_url,
             # A service of the release before gives none.
             "token": spec.supervisor_token or self._config.agent_token.get_secret_value(),
@@ -101,34 +101,36 @@ class Legs:
         }
         call = Call(SUPERVISE, {"spec": spec.to_json(), "place": place})
         try:
-            running = await self._launcher.start(Job("leg", allocation_id, call, leg=spec))
+            running = await self._launcher.start(Job("leg", leg_id, call, leg=spec))
         except LaunchError as error:
-            logger.error("%s was not started: %s", allocation_id, error)
+            logger.error("%s was not started: %s", leg_id, error)
             await asyncio.sleep(LAUNCH_AGAIN_SECONDS)
-            self._forget(allocation_id)
+            self._forget(leg_id)
             return
-        leg = self._legs[allocation_id] = Held(self._launcher, running)
-        if allocation_id in self._killed:
+        leg = self._legs[leg_id] = Held(self._launcher, running)
+        if leg_id in self._killed:
             await leg.signal(KILL_SIGNAL)
-        await self._follow(allocation_id, leg)
+        await self._follow(leg_id, leg)
 
-    async def _follow(self, allocation_id: str, leg: Held) -> None:
+    async def _follow(self, leg_id: str, leg: Held) -> None:
         ended = await asyncio.shield(leg.ended)
         if not ended.in_order:
-            await self._report_loss(allocation_id, ended)
+            await self._report_loss(leg_id, ended)
         await leg.clean_up()
-        self._forget(allocation_id)
+        self._forget(leg_id)
 
-    def _forget(self, allocation_id: str) -> None:
-        self._legs.pop(allocation_id, None)
-        self._killed.discard(allocation_id)
+    def _forget(self, leg_id: str) -> None:
+        self._legs.pop(leg_id, None)
+        self._killed.discard(leg_id)
 
-    async def _report_loss(self, allocation_id: str, ended: Exit) -> None:
-        logger.warning("%s: %s (%s)", allocation_id, SUPERVISOR_DIED, ended)
+    async def _report_loss(self, leg_id: str, ended: Exit) -> None:
+        logger.warning("%s: %s (%s)", leg_id, SUPERVISOR_DIED, ended)
+        allocation_id, node = of_leg_id(leg_id)
         report = Exited(
             kind=ended.kind,
             reason=ended.reason or SUPERVISOR_DIED,
             agent_id=self._config.agent_id,
+            node=node,
         )
         if ended.kind is not ExitKind.INFRASTRUCTURE:
             # Else code and signal are the supervisor's own, which say nothing about the training process.
@@ -136,30 +138,30 @@ class Legs:
             report = replace(report, exit_code=code, signal=ended.signal)
         await self._service.post_until_taken(paths.EXIT.format(allocation_id=allocation_id), report)
 
-    def kill(self, allocation_id: str) -> None:
+    def kill(self, leg_id: str) -> None:
         """Ends a leg; may be repeated."""
-        leg = self._legs.get(allocation_id)
-        if allocation_id not in self._killed:
-            self._killed.add(allocation_id)
+        leg = self._legs.get(leg_id)
+        if leg_id not in self._killed:
+            self._killed.add(leg_id)
             if leg is not None:
                 self._spawn(leg.signal(KILL_SIGNAL))
 
-    def ring(self, allocation_id: str) -> None:
+    def ring(self, leg_id: str) -> None:
         """Has the leg's supervisor ask the service for its door; may be repeated."""
-        leg = self._legs.get(allocation_id)
+        leg = self._legs.get(leg_id)
         if leg is not None:
-            self._spawn(self._ring(allocation_id, leg))
+            self._spawn(self._ring(leg_id, leg))
 
-    async def _ring(self, allocation_id: str, leg: Held) -> None:
+    async def _ring(self, leg_id: str, leg: Held) -> None:
         if not await self._launcher.ring(leg.running):
-            logger.info("%s has no supervisor that opens doors", allocation_id)
+            logger.info("%s has no supervisor that opens doors", leg_id)
 
     async def settle_kills(self, timeout: float = 0.05) -> None:
         """Gives killed legs a moment to end: until then the service would only repeat its orders."""
         ending = [
             leg.ended
-            for allocation_id in self._killed
-            if (leg := self._legs.get(allocation_id)) is not None and not leg.ended.done()
+            for leg_id in self._killed
+            if (leg := self._legs.get(leg_id)) is not None and not leg.ended.done()
         ]
         if ending:
             await asyncio.wait(ending, timeout=timeout)

@@ -145,7 +145,7 @@ GROUPS = (
                 "DET_ALLOCATION_ID", "this run of the task: a new one after each pause or restart"
             ),
             Variable(
-                "DET_RESOURCES_ID", "`<allocation>.<agent>`: this machine's part of the allocation"
+                "DET_RESOURCES_ID", "`<allocation>.<node>`: this node's part of the allocation"
             ),
             Variable("DET_RESOURCES_TYPE", "`process` or `docker-container`"),
             Variable("DET_CONTAINER_ID", "the same as `DET_RESOURCES_ID`"),

@@ -7,8 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 # The agents of an allocation with its slots on each: {"agent": slots}.
 AGENTS = """
-    coalesce((SELECT jsonb_object_agg(r.agent_id, jsonb_array_length(r.slot_ids))
-              FROM allocation_resources r WHERE r.allocation_id = a.id AND r.agent_id IS NOT NULL),
+    coalesce((SELECT jsonb_object_agg(n.agent_id, n.slots)
+              FROM (SELECT r.agent_id, sum(jsonb_array_length(r.slot_ids)) AS slots
+                    FROM allocation_resources r
+                    WHERE r.allocation_id = a.id AND r.agent_id IS NOT NULL GROUP BY r.agent_id) AS n),
              CASE WHEN a.agent_id IS NULL THEN '{}'
                   ELSE jsonb_build_object(a.agent_id, a.slots) END)
 """

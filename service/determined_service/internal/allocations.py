@@ -43,7 +43,7 @@ async def running(
     """The process has started. 409: it must not run (any more) and must be killed. 400: its ports are not
     those that the allocation was given."""
     async with changing(db) as change:
-        await start_leg(change, allocation_id, given.pid, given.agent_id)
+        await start_leg(change, allocation_id, given.pid, given.agent_id, given.node)
         found = given.ports
         # An agent is believed: of the release before, the supervisors have the agents' token.
         if found and supervisor.serves is not None:
@@ -120,7 +120,7 @@ async def exited(allocation_id: str, given: Exited, supervisor: SupervisorAuth, 
     """The process is gone and its logs are shipped. The first report counts."""
     end = Exit(given.kind, given.exit_code, given.signal, given.reason)
     async with changing(db) as change:
-        await end_leg(change, allocation_id, end, agent_id=given.agent_id)
+        await end_leg(change, allocation_id, end, node=given.node, agent_id=given.agent_id)
     return JsonResponse({})
 
 

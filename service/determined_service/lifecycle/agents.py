@@ -6,7 +6,7 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -34,7 +34,7 @@ from determined_service.lifecycle.legs import LONGEST_WAIT, end_leg, note_wait
 from determined_service.lifecycle.pools import require_pool
 from determined_service.state import presence, states
 from determined_service.state.change import Change, changing, reader
-from determined_service.state.nodes import NODES
+from determined_service.state.nodes import NODES, known_as
 
 
 def require_understood(agent_id: str, wire: int, release: str = "") -> None:
@@ -57,20 +57,16 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     async with changing(db) as change:
         await _require_one_type(change.conn, agent_id, facts)
         await _store(change, agent_id, facts)
-        known = await _held(change.conn, agent_id)
+        known = await _held(change.conn, agent_id, facts.allocations)
     gone = [
-        key
+        row
         for key, row in known.items()
         if row.state == states.RUNNING and key not in facts.allocations
     ]
-    for key in gone:
+    for row in gone:
         async with changing(db) as change:
-            await end_leg(
-                change,
-                key,
-                Exit(ExitKind.INFRASTRUCTURE, reason=f"agent {agent_id} restarted without it"),
-                agent_id=agent_id,
-            )
+            end = Exit(ExitKind.INFRASTRUCTURE, reason=f"agent {agent_id} restarted without it")
+            await end_leg(change, row.id, end, node=row.node)
     return [key for key in facts.allocations if key not in known or known[key].kill]
 
 
@@ -199,30 +195,33 @@ async def note_state(db: Database, agent_id: str, state: AgentState) -> None:
         changed = list(await conn.execute(_OTHER_WAITS, given))
     for row in changed:
         async with changing(db) as change:
-            await note_wait(change, row.id, agent_id, state.waiting.get(row.id))
+            why = state.waiting.get(row.leg_id)
+            await note_wait(change, row.id, row.node, agent_id, why)
 
 
 _OTHER_WAITS = sa.text(
     f"""
-    SELECT n.id FROM {NODES} AS n
+    SELECT n.id, n.leg_id, n.node FROM {NODES} AS n
     WHERE n.agent_id = :agent_id AND n.state = 'ASSIGNED'
-      AND n.waits_for IS DISTINCT FROM left(cast(:waiting AS jsonb) ->> n.id, {LONGEST_WAIT})
-    ORDER BY n.id
+      AND n.waits_for IS DISTINCT FROM left(cast(:waiting AS jsonb) ->> n.leg_id, {LONGEST_WAIT})
+    ORDER BY n.id, n.node
     """
 )
 
 
 _HELD = sa.text(
     f"""
-    SELECT n.id, n.state, n.nodes, n.kill FROM {NODES} AS n
-    WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED' ORDER BY n.id
+    SELECT n.id, n.leg_id, n.node, n.state, n.nodes, n.kill FROM {NODES} AS n
+    WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED' ORDER BY n.id, n.node
     """
 )
 
 
-async def _held(conn: AsyncConnection, agent_id: str) -> dict[str, sa.Row[Any]]:
+async def _held(
+    conn: AsyncConnection, agent_id: str, told: Collection[str]
+) -> dict[str, sa.Row[Any]]:
     found = await conn.execute(_HELD, {"agent_id": agent_id})
-    return {row.id: row for row in found}
+    return {known_as(row.leg_id, row.id, told): row for row in found}
 
 
 # The slots of an agent that was silent for long, or hung up, are there again. One that has ended registers
@@ -295,16 +294,17 @@ _WORK = sa.text(
     f"""
     SELECT g.session, p.prefect_poll_seq,
            coalesce((SELECT jsonb_agg(jsonb_build_object(
-                        'id', n.id, 'kind', k.kind, 'state', n.state, 'kill', n.kill)
-                        ORDER BY n.assigned_at, n.id)
+                        'id', n.id, 'leg_id', n.leg_id, 'kind', k.kind, 'state', n.state, 'kill', n.kill)
+                        ORDER BY n.assigned_at, n.id, n.node)
                      FROM {NODES} AS n JOIN tasks k ON k.id = n.task_id
                      WHERE n.agent_id = g.id AND n.state <> 'TERMINATED'), '[]') AS held,
            ARRAY(SELECT kept.id FROM unnest(cast(:experiments AS int[])) AS kept (id)
                  LEFT JOIN experiments e ON e.id = kept.id
                  WHERE e.id IS NULL OR e.state = ANY(:ended) ORDER BY kept.id) AS ended,
-           ARRAY(SELECT d.allocation_id FROM allocation_doors d
-                 WHERE d.agent_id = g.id AND NOT d.is_open AND d.problem = ''
-                 ORDER BY d.allocation_id) AS doors
+           coalesce((SELECT jsonb_agg(jsonb_build_object('id', n.id, 'leg_id', n.leg_id)
+                                      ORDER BY n.id, n.node)
+                     FROM allocation_doors d JOIN {NODES} AS n ON n.id = d.allocation_id AND n.node = d.node
+                     WHERE d.agent_id = g.id AND NOT d.is_open AND d.problem = ''), '[]') AS doors
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     WHERE g.id = :agent_id
     """
@@ -313,10 +313,10 @@ _WORK = sa.text(
 
 async def find_work(
     conn: AsyncConnection, agent_id: str, asked: WorkRequest, settings: Settings
-) -> tuple[Work, bool, bool, dict[str, str]]:
+) -> tuple[Work, bool, bool, list[tuple[LegSpec, str]]]:
     """What the agent is to do, whether anything of it but ``kill`` is new to it, whether
     something is to be killed that the agent was never told to start (see :func:`kill_unstarted`), and the
-    allocations that it must not start, and why (see :func:`refuse`).
+    legs that it must not start, and why (see :func:`refuse`).
 
     Raises Conflict: register first.
     """
@@ -326,24 +326,25 @@ async def find_work(
     row = (await conn.execute(_WORK, facts)).first()
     if row is None or row.session != asked.session:
         raise unknown_session(agent_id)
-    held = {item["id"]: item for item in row.held}
+    held = {known_as(item["leg_id"], item["id"], running): item for item in row.held}
     begin = {
-        key: item["kind"]
+        key: item
         for key, item in held.items()
         if item["state"] == states.ASSIGNED and not item["kill"] and key not in running
     }
     kill = [key for key in running if key not in held or held[key]["kill"]]
-    launch = await leg_specs(conn, begin, settings, agent_id) if begin else []
-    refused = {
-        spec.allocation_id: why for spec in launch if (why := _too_old(agent_id, asked.wire, spec))
-    }
-    launch = [spec for spec in launch if spec.allocation_id not in refused]
+    kinds = {item["id"]: item["kind"] for item in begin.values()}
+    orders = await leg_specs(conn, kinds, settings, agent_id) if begin else []
+    due = [spec for spec in orders if spec.name in begin]
+    refused = [(spec, why) for spec in due if (why := _too_old(agent_id, asked.wire, spec))]
+    launch = [spec for spec in due if not _too_old(agent_id, asked.wire, spec)]
     unstarted = any(
         item["state"] == states.ASSIGNED and item["kill"] and key not in running
         for key, item in held.items()
     )
     urgent = bool(launch or row.prefect_poll_seq != asked.prefect_poll_seq)
-    doors = [key for key in row.doors if key in running]
+    named = (known_as(item["leg_id"], item["id"], running) for item in row.doors)
+    doors = [key for key in named if key in running]
     return Work(launch, kill, row.prefect_poll_seq, row.ended, doors), urgent, unstarted, refused
 
 
@@ -395,12 +396,14 @@ def _too_old(agent_id: str, wire: int, spec: LegSpec) -> str | None:
     return None
 
 
-async def refuse(db: Database, agent_id: str, refused: Mapping[str, str]) -> None:
+async def refuse(db: Database, agent_id: str, refused: Sequence[tuple[LegSpec, str]]) -> None:
     """Ends allocations that the agent cannot start as they must be."""
-    for key, reason in refused.items():
+    for spec, reason in refused:
         async with changing(db) as change:
             ended = Exit(ExitKind.FAILED_TO_START, reason=reason)
-            await end_leg(change, key, ended, agent_id=agent_id, only_in=states.ASSIGNED)
+            await end_leg(
+                change, spec.allocation_id, ended, node=spec.node, only_in=states.ASSIGNED
+            )
 
 
 UNSTARTED = "killed before it started"
@@ -409,11 +412,11 @@ UNSTARTED = "killed before it started"
 async def kill_unstarted(db: Database, agent_id: str, running: Sequence[str]) -> None:
     """Ends allocations that were to be killed before the agent had heard of them."""
     async with reader(db).connect() as conn:
-        rows = list(await conn.execute(_HELD, {"agent_id": agent_id}))
-    for row in rows:
-        if row.state == states.ASSIGNED and row.kill and row.id not in running:
+        held = await _held(conn, agent_id, running)
+    for key, row in held.items():
+        if row.state == states.ASSIGNED and row.kill and key not in running:
             async with changing(db) as change:
                 end = Exit(ExitKind.INFRASTRUCTURE, reason=UNSTARTED)
                 if row.nodes > 1:  # Not lost: it is another node's end that counts.
                     end = Exit(ExitKind.EXITED, exit_signal=signal.SIGKILL, reason=UNSTARTED)
-                await end_leg(change, row.id, end, agent_id=agent_id)
+                await end_leg(change, row.id, end, node=row.node)

@@ -62,13 +62,21 @@ async def post_address(change: Change, allocation_id: str, resources_id: str, ad
     table = allocation_resources
     done = await change.conn.execute(
         sa.update(table)
-        .where(table.c.allocation_id == allocation_id, table.c.id == resources_id)
+        .where(table.c.allocation_id == allocation_id, _is_named(resources_id))
         .values(address=address, posted_at=sa.func.coalesce(table.c.posted_at, sa.func.now()))
     )
     if done.rowcount:
         change.notify(topics.allocation(allocation_id))
     else:
         await find_rendezvous(change.conn, allocation_id, resources_id)  # raises for a stranger
+
+
+def _is_named(resources_id: str) -> sa.ColumnElement[bool]:
+    """One of the release before names itself by its agent."""
+    table = allocation_resources.c
+    return sa.or_(
+        table.id == resources_id, table.allocation_id + "." + table.agent_id == resources_id
+    )
 
 
 async def find_rendezvous(
@@ -89,7 +97,13 @@ async def find_rendezvous(
     _check_live(allocation.state if allocation else None, allocation_id)
     assert allocation is not None
     rows = await _containers(conn, allocation_id)
-    known = [row.id for row in rows] or [f"{allocation_id}.{allocation.agent_id}"]
+    known = [row.id for row in rows] or [f"{allocation_id}.0"]
+    # Those of the release before, by their agents.
+    agents_of = {f"{allocation_id}.{row.agent_id}": row.id for row in rows}
+    if not rows:
+        agents_of = {f"{allocation_id}.{allocation.agent_id}": known[0]}
+    if resources_id not in known:
+        resources_id = agents_of.get(resources_id, resources_id)
     if resources_id not in known:
         raise NotFound(
             f"allocation {allocation_id} has no container {resources_id!r}; "
@@ -99,7 +113,7 @@ async def find_rendezvous(
         return Rendezvous([allocation.host or "127.0.0.1"], [len(allocation.slot_ids)], 0)
     missing = [row for row in rows if row.address is None]
     if not missing:
-        rows = sorted(rows, key=lambda row: (row.address, row.id))
+        rows = sorted(rows, key=lambda row: (row.address, row.node, row.id))
         return Rendezvous(
             [row.address for row in rows],
             [len(row.slot_ids) for row in rows],
@@ -118,9 +132,11 @@ async def _containers(conn: AsyncConnection, allocation_id: str) -> Sequence[sa.
     table = allocation_resources
     waited = sa.extract("epoch", sa.func.now() - table.c.posted_at).label("waited")
     found = await conn.execute(
-        sa.select(table.c.id, table.c.agent_id, table.c.slot_ids, table.c.address, waited)
+        sa.select(
+            table.c.id, table.c.node, table.c.agent_id, table.c.slot_ids, table.c.address, waited
+        )
         .where(table.c.allocation_id == allocation_id)
-        .order_by(table.c.id)
+        .order_by(table.c.node, table.c.id)
     )
     return found.all()
 

@@ -30,10 +30,10 @@ async def sign_off(db: Database, agent_id: str, session: uuid.UUID) -> None:
 
 _LOST = sa.text(
     f"""
-    SELECT n.id, g.id AS agent_id, extract(epoch FROM now() - g.last_heartbeat)::float8 AS silent_s
+    SELECT n.id, n.node, g.id AS agent_id, extract(epoch FROM now() - g.last_heartbeat)::float8 AS silent_s
     FROM {NODES} AS n JOIN agents g ON g.id = n.agent_id
     WHERE n.state <> 'TERMINATED' AND g.last_heartbeat < now() - make_interval(secs => :timeout)
-    ORDER BY n.id, g.id
+    ORDER BY n.id, n.node
     """
 )
 
@@ -46,7 +46,7 @@ async def end_lost(db: Database, agent_timeout_s: float) -> list[str]:
         async with changing(db) as change:
             reason = f"agent {row.agent_id} lost for {row.silent_s:.0f} s"
             end = Exit(ExitKind.INFRASTRUCTURE, reason=reason)
-            await end_leg(change, row.id, end, agent_id=row.agent_id)
+            await end_leg(change, row.id, end, node=row.node)
     return [row.id for row in lost]
 
 

@@ -15,12 +15,12 @@ async def leg_specs(
     conn: AsyncConnection, kinds: Mapping[str, str], settings: Settings, agent_id: str | None = None
 ) -> list[LegSpec]:
     """One order for each allocation in ``kinds`` (its id, and the name of its task's
-    kind), in that order; of a gang that for the node on ``agent_id``."""
+    kind), in that order; of a gang those for the nodes on ``agent_id``."""
     by_kind: dict[str, list[str]] = {}
     for allocation_id, name in kinds.items():
         by_kind.setdefault(name, []).append(allocation_id)
-    found: dict[str, LegSpec] = {}
+    found: dict[str, list[LegSpec]] = {}
     for name, ids in by_kind.items():
         for order in await slot_kind(name).orders(conn, ids, settings, agent_id):
-            found[order.allocation_id] = order
-    return [found[key] for key in kinds if key in found]
+            found.setdefault(order.allocation_id, []).append(order)
+    return [order for key in kinds for order in found.get(key, ())]

@@ -58,7 +58,8 @@ _NODE_BEGINS = sa.text(
     """
     UPDATE allocation_resources
     SET state = 'RUNNING', pid = :pid, started_at = coalesce(started_at, now()), waits_for = NULL
-    WHERE allocation_id = :id AND agent_id = :agent_id AND state <> 'TERMINATED' RETURNING id
+    WHERE allocation_id = :id AND (node = :node OR cast(:node AS int) IS NULL AND agent_id = :agent_id)
+      AND state <> 'TERMINATED' RETURNING id
     """
 )
 _NODE_ENDS = sa.text(
@@ -66,7 +67,8 @@ _NODE_ENDS = sa.text(
     UPDATE allocation_resources
     SET state = 'TERMINATED', ended_at = clock_timestamp(), exit_kind = :kind, exit_code = :exit_code,
         exit_signal = :exit_signal, reason = :reason
-    WHERE allocation_id = :id AND agent_id = :agent_id AND state = ANY(:sources) RETURNING id
+    WHERE allocation_id = :id AND (node = :node OR cast(:node AS int) IS NULL AND agent_id = :agent_id)
+      AND state = ANY(:sources) RETURNING id
     """
 )
 _NODES_END = sa.text(
@@ -84,7 +86,8 @@ _WAITS = sa.text(
         WHERE id = :id AND agent_id = :agent_id AND state = 'ASSIGNED' AND nodes = 1 RETURNING task_id
     ), node AS (
         UPDATE allocation_resources r SET waits_for = :reason FROM allocations a
-        WHERE a.id = :id AND a.id = r.allocation_id AND r.agent_id = :agent_id AND r.state = 'ASSIGNED'
+        WHERE a.id = :id AND a.id = r.allocation_id AND r.node = :node AND r.state = 'ASSIGNED'
+          AND r.agent_id = :agent_id
         RETURNING a.task_id
     )
     SELECT task_id FROM alone UNION ALL SELECT task_id FROM node
@@ -94,14 +97,16 @@ LONGEST_WAIT = 1000
 """Characters of a reason that are kept."""
 
 
-async def note_wait(change: Change, allocation_id: str, agent_id: str, reason: str | None) -> None:
+async def note_wait(
+    change: Change, allocation_id: str, node: int, agent_id: str, reason: str | None
+) -> None:
     """Notes what a leg that its agent has accepted waits for; None: for nothing (any more).
 
     Each reason is a line of the task's log. Nothing changes once the leg runs.
     """
     await lock_leg(change, allocation_id)
     reason = None if reason is None else reason[:LONGEST_WAIT]
-    given = {"id": allocation_id, "agent_id": agent_id, "reason": reason}
+    given = {"id": allocation_id, "agent_id": agent_id, "node": node, "reason": reason}
     found = (await change.conn.execute(_WAITS, given)).first()
     if found is None:
         return
@@ -128,16 +133,19 @@ async def start_leg(
     allocation_id: str,
     pid: int | None,
     agent_id: str | None = None,
+    node: int | None = None,
 ) -> None:
-    """The process runs; of a gang that of the node on ``agent_id``, and the leg begins with the first.
+    """The process runs; of a gang that of ``node``, and the leg begins with the first. None: of the node on
+    ``agent_id``, as supervisors of the release before say.
 
     Raises NotFound; Conflict when the allocation, or the node, has ended meanwhile.
     """
     await _start(change, allocation_id, pid)
-    if agent_id is not None:
-        given = {"id": allocation_id, "agent_id": agent_id, "pid": pid}
+    if node is not None or agent_id is not None:
+        given = {"id": allocation_id, "node": node, "agent_id": agent_id, "pid": pid}
         if (await change.conn.execute(_NODE_BEGINS, given)).first() is None:
-            raise Conflict(f"allocation {allocation_id} has no node on agent {agent_id} any more")
+            which = f"on agent {agent_id}" if node is None else str(node)
+            raise Conflict(f"allocation {allocation_id} has no node {which} any more")
 
 
 async def _start(change: Change, allocation_id: str, pid: int | None) -> None:
@@ -163,13 +171,19 @@ async def _agents(change: Change, allocation_id: str) -> list[str]:
 
 
 async def _end_node(
-    change: Change, allocation_id: str, agent_id: str, exit: Exit, only_in: str | None
+    change: Change,
+    allocation_id: str,
+    node: int | None,
+    agent_id: str | None,
+    exit: Exit,
+    only_in: str | None,
 ) -> Exit | None:
-    """Ends the node on ``agent_id`` of a (locked) gang. The end of the gang if it was the last one; else
-    None, and if it failed the others' agents are to kill them."""
+    """Ends the node, or that on ``agent_id``, of a (locked) gang. The end of the gang if it was the last one;
+    else None, and if it failed the others' agents are to kill them."""
     live = [states.ASSIGNED, states.RUNNING]
     given = {
         "id": allocation_id,
+        "node": node,
         "agent_id": agent_id,
         "sources": live if only_in is None else [only_in],
         "kind": exit.kind,
@@ -201,21 +215,23 @@ async def end_leg(
     allocation_id: str,
     exit: Exit,
     *,
+    node: int | None = None,
     agent_id: str | None = None,
     only_in: str | None = None,
 ) -> None:
     """Ends the allocation; its kind of task decides what follows. A repeated report changes nothing.
 
-    ``agent_id``: whose process ended. A gang ends with its last node, and one that fails ends the others;
-    without an agent all nodes are given up. ``only_in``: nothing changes either when the allocation, or the
-    gang's node on that agent, is not in this state (any more). Raises NotFound.
+    ``node``: of a gang, whose process ended; None: that on ``agent_id``, as supervisors of the release before
+    say. A gang ends with its last node, and one that fails ends the others; without node and agent all nodes
+    are given up. ``only_in``: nothing changes either when the allocation, or the gang's node, is not in this
+    state (any more). Raises NotFound.
     """
     kind, leg = await lock_leg(change, allocation_id)
     if leg.state == states.TERMINATED:
         return
     whole = exit
-    if leg.nodes > 1 and agent_id is not None:
-        last = await _end_node(change, allocation_id, agent_id, exit, only_in)
+    if leg.nodes > 1 and (node is not None or agent_id is not None):
+        last = await _end_node(change, allocation_id, node, agent_id, exit, only_in)
         if last is None:
             return
         whole = last

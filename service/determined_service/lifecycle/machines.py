@@ -90,18 +90,18 @@ _IS_HERE = sa.text(
 async def _end(db: Database, agent_id: str, slot_id: int | None, reason: str) -> None:
     async with db.tx() as conn:
         found = await conn.execute(_HOLDERS, {"agent_id": agent_id, "slot_id": slot_id})
-        ids = list(found.scalars())
-    for key in ids:
+        held = list(found)
+    for row in held:
         async with changing(db) as change:
             end = Exit(ExitKind.INFRASTRUCTURE, reason=reason)
-            await end_leg(change, key, end, agent_id=agent_id)
+            await end_leg(change, row.id, end, node=row.node)
 
 
 _HOLDERS = sa.text(
     f"""
-    SELECT n.id FROM {NODES} AS n
+    SELECT n.id, n.node FROM {NODES} AS n
     WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED'
       AND (cast(:slot_id AS int) IS NULL OR n.slot_ids @> to_jsonb(cast(:slot_id AS int)))
-    ORDER BY n.id
+    ORDER BY n.id, n.node
     """
 )

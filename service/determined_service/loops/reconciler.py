@@ -79,12 +79,13 @@ _INVALID = sa.text(
 )
 _UNSTARTED = sa.text(
     f"""
-    SELECT n.id, n.agent_id, extract(epoch FROM now() - n.assigned_at)::float8 AS waited_s,
+    SELECT n.id, n.node, n.agent_id, n.waits_for,
+           extract(epoch FROM now() - n.assigned_at)::float8 AS waited_s,
            g.away IS NOT DISTINCT FROM '{presence.ENDED}' AS agent_ended
     FROM {NODES} AS n LEFT JOIN agents g ON g.id = n.agent_id
     WHERE n.state = 'ASSIGNED'
       AND (g.away = '{presence.ENDED}' OR n.assigned_at < now() - make_interval(secs => :timeout))
-    ORDER BY n.id, n.agent_id
+    ORDER BY n.id, n.node
     """
 )
 _QUIETLY_STOPPING = sa.text(
@@ -199,6 +200,8 @@ class Reconciler:
         early = time.monotonic() - self._began < self._agent_timeout_s
         for row in await self._select(_UNSTARTED, timeout=self._start_timeout_s):
             reason = f"agent {row.agent_id} did not start it within {row.waited_s:.0f} s"
+            if row.waits_for is not None:
+                reason += f": {row.waits_for}"
             if row.agent_ended:
                 reason = f"agent {row.agent_id} ended before it started it"
             elif early:  # Agents could start nothing while no service told them to.
@@ -210,7 +213,7 @@ class Reconciler:
                     change,
                     row.id,
                     Exit(ExitKind.INFRASTRUCTURE, reason=reason),
-                    agent_id=row.agent_id,
+                    node=row.node,
                     only_in=states.ASSIGNED,
                 )
 

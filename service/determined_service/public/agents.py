@@ -32,7 +32,7 @@ _TYPES = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA", "rocm": "TYPE_ROCM"}
 
 # A node of a gang that has ended holds its slots until all have.
 _LIVE = sa.text(
-    f"SELECT id, agent_id, slot_ids, state FROM {NODES} AS n WHERE agent_id IS NOT NULL"
+    f"SELECT id, leg_id, agent_id, slot_ids, state FROM {NODES} AS n WHERE agent_id IS NOT NULL"
 )
 
 
@@ -47,7 +47,7 @@ async def _live_allocations(conn: AsyncConnection) -> dict[str, list[sa.Row[Any]
 def _container(allocation: sa.Row[Any]) -> dict[str, Any]:
     running = allocation.state == "RUNNING"
     return {
-        "id": allocation.id,
+        "id": allocation.leg_id,
         "parent": allocation.id,
         "state": "STATE_RUNNING" if running else "STATE_ASSIGNED",
         "devices": [],
@@ -124,7 +124,7 @@ async def read_agents(
                 "draining": agent.draining,
                 "version": agent.version,
                 "slots": {slot["id"]: slot for slot in its_slots},
-                "containers": {one.id: _container(one) for one in mine},
+                "containers": {one.leg_id: _container(one) for one in mine},
                 "slotStats": {
                     "typeStats": _stats(its_slots, "type"),
                     "brandStats": _stats(its_slots, "brand"),

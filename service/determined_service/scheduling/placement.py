@@ -65,7 +65,7 @@ async def assign(change: Change, placement: Placement) -> bool:
         nodes = [
             {
                 "allocation_id": placement.id,
-                "id": f"{placement.id}.{part.agent_id}",
+                "id": f"{placement.id}.{node}",
                 "agent_id": part.agent_id,
                 "slot_ids": list(part.slot_ids),
                 "node": node,

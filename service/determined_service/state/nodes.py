@@ -1,13 +1,14 @@
-"""Where allocations run: on one agent, or as a gang on several, of which each is a node.
+"""Where allocations run: on one agent, or as a gang of several nodes, each of which is on an agent.
 
-The row of an allocation has its agent, or a gang's first one, and the number of its nodes. Of a gang, each
-node has a row of ``allocation_resources``, whose state goes ASSIGNED → RUNNING → TERMINATED. A gang is
+A node is a number; one agent may have several of a gang, where it stands for more than a machine. The row of
+an allocation has its agent, or that of a gang's first node, and the number of its nodes. Of a gang, each node
+has a row of ``allocation_resources``, whose state goes ASSIGNED → RUNNING → TERMINATED. A gang is
 RUNNING as soon as one of its nodes is, and ends when all have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,14 +17,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_registry.database.tables import allocation_resources
 
 NODES = """(
-    SELECT a.id, a.task_id, a.nodes, a.agent_id, a.slot_ids, a.state, a.waits_for, a.assigned_at,
-           a.kill_requested_at,
+    SELECT a.id, a.id AS leg_id, 0 AS node, a.task_id, a.nodes, a.agent_id, a.slot_ids, a.state,
+           a.waits_for, a.assigned_at, a.kill_requested_at,
            a.kill_requested_at IS NOT NULL AS kill
     FROM allocations a
     WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.nodes = 1
     UNION ALL
-    SELECT a.id, a.task_id, a.nodes, r.agent_id, r.slot_ids, r.state, r.waits_for, a.assigned_at,
-           a.kill_requested_at,
+    SELECT a.id, a.id || '.n' || r.node, r.node, a.task_id, a.nodes, r.agent_id, r.slot_ids, r.state,
+           r.waits_for, a.assigned_at, a.kill_requested_at,
            a.kill_requested_at IS NOT NULL OR EXISTS (
                SELECT FROM allocation_resources f
                WHERE f.allocation_id = a.id AND f.state = 'TERMINATED'
@@ -32,10 +33,16 @@ NODES = """(
     WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.nodes > 1
 )"""
 """SQL: each node of the allocations that have an agent and have not ended; nodes that have ended among them.
-``kill``: its process is to die, because the allocation's is or because another node has failed."""
+``leg_id``: as :func:`determined.common.wire.legs.leg_id_of` gives it. ``kill``: its process is to die,
+because the allocation's is or because another node has failed."""
 
 Place = tuple[str, Sequence[int]]
 """An agent, and the ids of its slots."""
+
+
+def known_as(leg_id: str, allocation_id: str, told: Collection[str]) -> str:
+    """The name of a leg in what its agent has told: one of the release before says the allocation."""
+    return allocation_id if allocation_id in told and leg_id not in told else leg_id
 
 
 def in_words(places: Sequence[Place]) -> str:

@@ -84,7 +84,7 @@ class ContainerCarrier(Carrier):
         write_private(root / ORDER, orjson.dumps(dict(order)))
         self.settings = ContainerSettings.from_json(order["container"])
         self.inside = replace(place, master=self.settings.master_url)
-        self.name = plan.container_name(place.agent_id, place.work_dir, spec.allocation_id)
+        self.name = plan.container_name(place.agent_id, place.work_dir, spec.name)
         self.image = plan.image(spec, place, self.settings)
         self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
         """One for each kill(), for the image and for the container's end: what the main thread waits for."""

@@ -78,7 +78,7 @@ async def test_a_leg_that_was_accepted_says_what_it_waits_for(world: World) -> N
 async def test_the_nodes_of_a_gang_wait_each_for_itself(world: World) -> None:
     _, _, trial = await gang(world)
     both = {"id": 0}, {"id": 1}
-    assert await tell(world, *both, agent_id="a2", **{trial.allocation_id: WHY}) == 200
+    assert await tell(world, *both, agent_id="a2", **{f"{trial.allocation_id}.n1": WHY}) == 200
     assert await tell(world, *both, agent_id="a1") == 200
     row = await world.row("SELECT experiment_id FROM trials WHERE id = :id", id=trial.id)
     (item,) = (await explain(world, row["experiment_id"]))["waiting"][-1:]

@@ -10,8 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from determined.common.wire.version import GANGS, VERSION
+from determined_service.deleting.kept_usage import AGENTS
 from determined_service.lifecycle import gone_agents
-from determined_service.scheduling.placement import schedule_once
+from determined_service.scheduling.placement import assign, schedule_once
+from determined_service.scheduling.scheduler import Placement
+from determined_service.scheduling.snapshot import Part
+from determined_service.state.change import changing
 from determined_service.views import usage
 from tests.integration.control.world import Trial, World, ok
 
@@ -26,7 +30,7 @@ max_restarts: 1
 
 
 class Node:
-    """One of the agents, and its process of the gang."""
+    """One of the agents, and its process of the gang. Both name it by the agent, as the release before."""
 
     def __init__(self, world: World, agent_id: str, wire: int = VERSION) -> None:
         self.world = world
@@ -276,3 +280,95 @@ async def test_impossible_requests_are_refused_with_the_numbers(world: World) ->
         assert answer.status_code == 400
         assert why in answer.text
         assert "(agents and their slots: a1 2, a2 2)" in answer.text
+
+
+async def on_one_agent(world: World) -> tuple[list[dict[str, Any]], Trial]:
+    """The orders of a gang of two nodes on one agent, which stands for more than one machine."""
+    await world.register(slots=4)
+    # So that the scheduler does not place it first.
+    await world.rows("UPDATE slots SET draining = true RETURNING 1 AS one")
+    await world.started(WIDE)
+    row = await world.row("SELECT id FROM allocations WHERE state = 'REQUESTED'")
+    async with changing(world.app.state.db) as change:
+        parts = Part("a1", (0, 1)), Part("a1", (2, 3))
+        assert await assign(change, Placement(row["id"], *parts[0], others=parts[1:]))
+    orders = (await Node(world, "a1").work())["launch"]
+    return orders, Trial(world, orders[0])
+
+
+async def report(world: World, order: dict[str, Any], verb: str, **how: Any) -> int:
+    """What the supervisor of one node says."""
+    body = {"agent_id": "a1", "node": order["node"], **how}
+    path = f"/internal/v1/allocations/{order['allocation_id']}/{verb}"
+    return (await world.agent.post(path, json=body)).status_code
+
+
+async def work(world: World, *running: str) -> dict[str, Any]:
+    body = {"session": world.session, "running": running, "wire": VERSION, "timeout_s": 0}
+    found: dict[str, Any] = ok(await world.agent.post("/internal/v1/agents/a1/work", json=body))
+    return found
+
+
+async def test_an_agent_has_several_nodes_of_a_gang(world: World) -> None:
+    (first, second), trial = await on_one_agent(world)
+    names = [f"{trial.allocation_id}.n0", f"{trial.allocation_id}.n1"]
+    assert [(one["leg_id"], one["node"]) for one in (first, second)] == [
+        (names[0], 0),
+        (names[1], 1),
+    ]
+    assert (first["slot_ids"], second["slot_ids"]) == ([0, 1], [2, 3])
+    # The one that is not there yet is ordered again.
+    (again,) = (await work(world, names[0]))["launch"]
+    assert again["leg_id"] == names[1]
+    assert [await report(world, one, "running", pid=1) for one in (first, second)] == [200, 200]
+    for number, address in enumerate(("10.0.0.2", "10.0.0.1")):
+        name = f"{trial.allocation_id}.{number}"
+        path = f"/api/v1/allocations/{trial.allocation_id}/resources/{name}/rendezvous"
+        ok(await trial.client.post(path, json={"address": address}))
+    found = ok(await trial.client.get(path))["rendezvousInfo"]
+    assert (found["addresses"], found["rank"]) == (["10.0.0.1", "10.0.0.2"], 0)
+    shown = ok(await world.user.get("/api/v1/agents/a1"))["agent"]
+    assert set(shown["containers"]) == set(names)
+    assert await report(world, first, "exit", exit_code=0) == 200
+    assert (await allocation(world, trial))["state"] == "RUNNING"
+    assert (await work(world, names[1]))["kill"] == []
+    assert await report(world, second, "exit", exit_code=0) == 200
+    assert (await leg(world, trial))[0] == "COMPLETED"
+    used = await world.row(
+        f"SELECT {AGENTS} AS agents FROM allocations a WHERE id = :id", id=trial.allocation_id
+    )
+    assert used["agents"] == {"a1": 4}
+
+
+async def test_a_node_that_fails_ends_the_others_of_its_agent(world: World) -> None:
+    (first, second), trial = await on_one_agent(world)
+    names = [first["leg_id"], second["leg_id"]]
+    for one in (first, second):
+        assert await report(world, one, "running", pid=1) == 200
+    assert await report(world, second, "exit", exit_code=3) == 200
+    assert (await work(world, *names))["kill"] == names
+    assert await report(world, first, "exit", signal=9) == 200
+    state, reason = await leg(world, trial)
+    assert (state, reason) == ("ERROR", "process exited with code 3: on agent a1")
+
+
+async def test_an_agent_that_restarts_without_a_node_loses_that_one(world: World) -> None:
+    (first, second), trial = await on_one_agent(world)
+    for one in (first, second):
+        assert await report(world, one, "running", pid=1) == 200
+    answer = await world.register(slots=4, allocations=(second["leg_id"],))
+    assert answer["kill"] == []
+    assert (await work(world, second["leg_id"]))["kill"] == [second["leg_id"]]
+    assert await report(world, second, "exit", signal=9) == 200
+    assert (await leg(world, trial))[0] == "LOST"
+
+
+async def test_a_leg_that_an_agent_of_the_release_before_began_keeps_its_name(world: World) -> None:
+    _, _, trial = await gang(world)
+    plain = trial.allocation_id
+    body = {"session": world.session, "running": [plain], "wire": VERSION, "timeout_s": 0}
+    found = ok(await world.agent.post("/internal/v1/agents/a1/work", json=body))
+    assert (found["launch"], found["kill"]) == ([], [])
+    ok(await world.act((await allocation(world, trial))["experiment_id"], "kill"))
+    found = ok(await world.agent.post("/internal/v1/agents/a1/work", json=body))
+    assert found["kill"] == [plain]

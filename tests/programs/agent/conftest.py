@@ -65,12 +65,14 @@ class FakeControl(FakeService):
         return 200, {"launch": launch, "kill": kill, "prefect_poll_seq": self.prefect_poll_seq}
 
     def _due(self, running: list[str]) -> tuple[list[Any], list[str]] | None:
+        ended = {
+            id_ if end.get("node") is None else f"{id_}.n{end['node']}"
+            for id_, end in self.exits.items()
+        }
         launch = [
-            spec
-            for id_, spec in self.launch.items()
-            if id_ not in running and id_ not in self.exits
+            spec for id_, spec in self.launch.items() if id_ not in running and id_ not in ended
         ]
-        kill = [id_ for id_ in running if id_ in self.kill or id_ in self.exits]
+        kill = [id_ for id_ in running if id_ in self.kill or id_ in ended]
         return (launch, kill) if launch or kill else None
 
     def start(self, spec: dict[str, Any]) -> None:

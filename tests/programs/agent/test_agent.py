@@ -9,7 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -161,6 +163,37 @@ async def test_supervisor_that_dies_is_reported_by_the_agent(
         assert control.exits["7.abc.1"]["kind"] == "infrastructure"
         assert record.user is not None
         await until_async("the end of the process", lambda: not record.user.is_alive())
+
+
+@either_launcher
+async def test_one_agent_runs_several_nodes_of_a_gang(
+    config: AgentConfig, control: FakeControl
+) -> None:
+    control.model_defs["d1"] = archive({"train.py": SLEEP})
+    names = ["7.abc.1.n0", "7.abc.1.n1"]
+    over = threading.Event()
+
+    def wait_for_the_others(body: Any) -> tuple[int, Any]:
+        over.wait(TIMEOUT_S)
+        return 409, {}
+
+    control.answers["rendezvous"] = wait_for_the_others
+    async with running(config):
+        for node, name in enumerate(names):
+            order = spec("7.abc.1", node=node, nodes=2, leg_id=name, slot_ids=[node])
+            control.launch[name] = order
+        await until_async(
+            "both records", lambda: all(LegRecord.read(leg_dir(config, name)) for name in names)
+        )
+        await control.until(lambda: sorted(control.polls[-1]["running"]) == names)
+        record = LegRecord.read(leg_dir(config, names[1]))
+        assert record is not None
+        os.kill(record.supervisor.pid, signal.SIGKILL)
+        await control.until(lambda: control.exits)
+        assert control.exits["7.abc.1"]["node"] == 1
+        control.kill.add(names[0])
+        await control.until(lambda: control.polls[-1]["running"] == [])
+        over.set()
 
 
 telling_launcher = pytest.mark.parametrize(

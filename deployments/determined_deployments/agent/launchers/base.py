@@ -58,9 +58,10 @@ class Command:
 class Job:
     """What to start. ``id`` is unique within the kind, and fit for a file's name.
 
-    leg: the supervisor of an allocation (``id``). :attr:`leg` is the service's order, for launchers that
-        prepare something for the code, or take resources, an image or an environment from it; the
-        program's argument has it, too. The supervisor keeps ``leg.json`` in the allocation's directory, below
+    leg: the supervisor of an allocation, or of one node of a gang (``id``: ``LegSpec.name``; several nodes of
+        one gang may be one agent's). :attr:`leg` is the service's order, for launchers that prepare
+        something for the code, or take resources, an image or an environment from it; the program's argument
+        has it, too. The supervisor keeps ``leg.json`` in the allocation's directory, below
         :meth:`Launcher.work_dir`, and removes it after its report.
     flow_run: runs a Prefect flow run (``id``).
     errand: a call that the agent makes for itself and soon waits for. It is not adopted, and may run on the

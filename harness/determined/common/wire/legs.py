@@ -104,6 +104,17 @@ class PortState(Message):
     waits_for: str = ""
 
 
+def leg_id_of(allocation_id: str, node: int, nodes: int) -> str:
+    """What agent and service call the leg of a node: an agent may have several nodes of one gang."""
+    return f"{allocation_id}.n{node}" if nodes > 1 else allocation_id
+
+
+def of_leg_id(leg_id: str) -> tuple[str, int | None]:
+    """The allocation of a leg, and its node; None: it is no gang's, or of the release before."""
+    allocation_id, _, node = leg_id.rpartition(".n")
+    return (allocation_id, int(node)) if allocation_id and node.isdecimal() else (leg_id, None)
+
+
 @checked
 @dataclass(frozen=True, slots=True)
 class LegSpec(Message):
@@ -118,8 +129,9 @@ class LegSpec(Message):
     its process (of a gang its first node's) that are reached through the service. ``work_dir``: where
     the process starts, instead of the directory with its files; it may name ``$DET_USER`` and
     ``$AGENT_USER``. ``granted``: an order without it is of a service that grants nothing.
-    ``supervisor_token``: what the supervisor reports with (:mod:`determined.common.wire.serving`); empty in
-    an order of the release before.
+    ``leg_id``: what agent and service call this leg, see :func:`leg_id_of`; empty in an order of the release
+    before, see :attr:`name`. ``supervisor_token``: what the supervisor reports with
+    (:mod:`determined.common.wire.serving`); empty in an order of the release before.
     """
 
     allocation_id: str
@@ -154,6 +166,12 @@ class LegSpec(Message):
     work_dir: str | None = None
     granted: Granted = field(default_factory=Granted)
     supervisor_token: str = ""
+    leg_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """What agent and service call this leg: fit for a file's name, and one agent's own."""
+        return self.leg_id or self.allocation_id
 
     def user_environment(self) -> dict[str, str]:
         """``environment_variables`` as a dict; an item without ``=`` is the empty string."""
@@ -164,8 +182,8 @@ class LegSpec(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Started(Message):
-    """The report that the process runs, and where. ``agent_id``: which node of a gang it is. ``ports``: those
-    of the order, at ``address``.
+    """The report that the process runs, and where. ``node``: which one of a gang it is; ``agent_id``: where
+    that is, which is all that the release before says. ``ports``: those of the order, at ``address``.
     """
 
     pid: int | None = None
@@ -173,6 +191,7 @@ class Started(Message):
     agent_id: str | None = None
     address: str = ""
     ports: list[Port] = field(default_factory=list)
+    node: int | None = None
 
 
 class ExitKind(enum.StrEnum):
@@ -189,7 +208,7 @@ class ExitKind(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Exited(Message):
     """The report that the process is gone. ``reason``: in words, if more is known than the code or the
-    signal. ``agent_id``: which node of a gang it was.
+    signal. ``node``, ``agent_id``: of a gang, as in :class:`Started`.
     """
 
     exit_code: int | None = None
@@ -197,6 +216,7 @@ class Exited(Message):
     kind: ExitKind = ExitKind.EXITED
     reason: str | None = None
     agent_id: str | None = None
+    node: int | None = None
 
 
 # Of log lines there are millions: they are dicts on both sides.

@@ -158,7 +158,7 @@ allocation_resources = sa.Table(
     sa.Column(
         "allocation_id", sa.ForeignKey("allocations.id", ondelete="CASCADE"), primary_key=True
     ),
-    # "<allocation id>.<agent id>"; DET_RESOURCES_ID of its processes.
+    # "<allocation id>.<node>"; DET_RESOURCES_ID of its processes. Of the release before: "….<agent id>".
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("agent_id", sa.Text),
     sa.Column("slot_ids", JSONB, nullable=False, server_default=json("[]")),

@@ -30,7 +30,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
 from determined.common.wire import gate, serving
-from determined.common.wire.legs import AgentUser, ExitKind, Granted, LegSpec, Port, TaskDefaults
+from determined.common.wire.legs import (
+    AgentUser,
+    ExitKind,
+    Granted,
+    LegSpec,
+    Port,
+    TaskDefaults,
+    leg_id_of,
+)
 from determined.common.wire.serving import Served
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
@@ -191,7 +199,7 @@ class SlotKind(TaskKind):
         settings: Settings,
         agent_id: str | None = None,
     ) -> list[LegSpec]:
-        """The order of each allocation, in any order; of a gang that for the node on ``agent_id``."""
+        """The order of each allocation, in any order; of a gang those for the nodes on ``agent_id``."""
         given = {"ids": list(allocation_ids), "agent_id": agent_id}
         found = await conn.execute(self.order_rows, given)
         return [self._spec(row, self.order(row), settings) for row in found]
@@ -205,6 +213,7 @@ class SlotKind(TaskKind):
         ]
         return LegSpec(
             allocation_id=row.id,
+            leg_id=leg_id_of(row.id, row.node, row.nodes),
             task_id=row.task_id,
             task_type=self.name,
             run_id=row.run_id,
