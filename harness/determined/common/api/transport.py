@@ -41,8 +41,9 @@ class NoAnswerError(Exception):
     """No whole answer came.
 
     Args:
-        cause: what happened. was_sent: the service may have heard of the request. seconds: the time limit
-        of what was waited for.
+        cause: what happened.
+        was_sent: the service may have received the request.
+        seconds: the time limit that was reached, if one was.
     """
 
     def __init__(self, cause: Exception, was_sent: bool, seconds: float | None = None) -> None:
@@ -137,7 +138,7 @@ class _Connection(http.client.HTTPConnection):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it can be used again: the service has neither closed it nor may be about to."""
+        """True if it can be used again: the service has not closed it, and is not about to."""
         if self.sock is None or time.monotonic() - self.used_at > IDLE_S:
             return False
         poll = select.poll()
