@@ -28,6 +28,7 @@ def test_success_reports_running_logs_and_exit_in_this_order(
         "kind": "exited",
         "reason": None,
         "agent_id": None,
+        "node": None,
     }
     assert service.text("stdout") == "hello\n"
     told = [path.rpartition("/")[2] for path in service.paths() if path.startswith("/internal")]
@@ -49,6 +50,7 @@ def test_exception_gives_a_traceback_of_user_code_only(
         "kind": "exited",
         "reason": reason,
         "agent_id": None,
+        "node": None,
     }
     shown = service.text("stderr")
     assert shown.startswith("Traceback (most recent call last):\n")
@@ -221,7 +223,7 @@ time.sleep(600)
     assert supervisor.wait(TIMEOUT_S) == 0
     ended = service.exits["7.abc.1"]
     said = {"exit_code": None, "signal": 9, "kind": "exited", "reason": "as asked for"}
-    assert ended == said | {"agent_id": None}
+    assert ended == said | {"agent_id": None, "node": None}
     pids = [int(line.split()[1]) for line in service.text("stdout").splitlines()[:2]]
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
