@@ -23,6 +23,7 @@ from determined.cli.arguments.options import (
     chosen,
 )
 from determined.cli.errors import talk
+from determined.cli.experiment.lists import list_trials
 from determined.cli.groups import group
 from determined.cli.output import format as f
 from determined.cli.output import log_lines, render
@@ -77,6 +78,9 @@ def _summary(document: dict[str, Any]) -> list[Record]:
         for name, values in sorted(metrics.items()):
             records.append({"group": group_name, "metric": name, **values})
     return records
+
+
+app.command("list|ls")(list_trials)
 
 
 @app.command("describe")

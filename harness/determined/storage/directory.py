@@ -17,6 +17,7 @@ from determined.storage import beneath, files, removal
 from determined.storage import spans as reading
 from determined.storage.base import Manifest, Selector, StorageManager, check_id, is_uuid
 from determined.storage.following import Admit, copy_new, everything
+from determined.storage.owners import insist
 from determined.storage.spans import Span
 from determined.storage.writeback import written_early
 
@@ -183,6 +184,9 @@ class DirectoryStorageManager(StorageManager):
 
     def _remove(self, path: str) -> None:
         """Remove the file or tree ``path`` below :attr:`root`, if it exists."""
+        insist(self.root, self.root / path, lambda: self._remove_once(path))
+
+    def _remove_once(self, path: str) -> None:
         with (
             files.explained("delete", self.root / path),
             contextlib.suppress(FileNotFoundError),
@@ -342,12 +346,23 @@ class DirectoryStorageManager(StorageManager):
                     files.make_executable(target)
         return wanted
 
+    def present(self, storage_id: str) -> dict[str, int]:
+        look = super().present
+        return insist(self.root, self._path(storage_id), lambda: look(storage_id))
+
+    def delete(self, storage_id: str, globs: list[str] | None = None) -> dict[str, int]:
+        delete = super().delete
+        return insist(self.root, self._path(storage_id), lambda: delete(storage_id, globs))
+
     def _delete_some(self, storage_id: str, left: Manifest) -> None:
         removal.remove_some(self._path(storage_id), storage_id, left)
 
     def _delete_all(self, storage_id: str) -> None:
-        if self.root.is_dir():
-            removal.remove_all(self._path(storage_id), storage_id)
+        path = self._path(storage_id)
+        with files.explained("delete", path):
+            exists = self.root.is_dir()
+        if exists:
+            removal.remove_all(path, storage_id)
 
     def sweep(
         self,
@@ -357,32 +372,43 @@ class DirectoryStorageManager(StorageManager):
     ) -> list[str]:
         unreported: dict[str, str] = {}
         removed = []
-        if not self.root.exists():
+        left = [
+            (rest, f"{rest}@{owner}")
+            for rest, at, owner in (name.partition("@") for name in self._names())
+            if at and owner.startswith(owners)
+        ]
+        if not left or not are_gone():
             return []
-        with files.explained("read", self.root), beneath.opened(self.root) as root:
-            every = (entry.name.partition("@") for entry in os.scandir(root))
-            left = [
-                (name, f"{name}@{owner}")
-                for name, at, owner in every
-                if at and owner.startswith(owners)
-            ]
-            if not left or not are_gone():
-                return []
-            for rest, name in left:
-                if name.startswith(INCOMPLETE):
-                    with files.explained("delete", self.root / name):
-                        beneath.remove(root, name)
-                    removed.append(name)
-                elif name.startswith(UNREPORTED) and is_uuid(rest.removeprefix(UNREPORTED)):
-                    unreported[rest.removeprefix(UNREPORTED)] = name
-            kept = set(known(list(unreported))) if unreported else set()
-            for storage_id, name in unreported.items():
-                if storage_id not in kept and removal.has_one_owner(root, name, storage_id):
-                    self.delete(storage_id)
-                    removed.append(storage_id)
-                with files.explained("delete", self.root / name):
-                    beneath.remove_one(root, name)
+        for rest, name in left:
+            if name.startswith(INCOMPLETE):
+                self._remove(name)
+                removed.append(name)
+            elif name.startswith(UNREPORTED) and is_uuid(rest.removeprefix(UNREPORTED)):
+                unreported[rest.removeprefix(UNREPORTED)] = name
+        kept = set(known(list(unreported))) if unreported else set()
+        for storage_id, name in unreported.items():
+            if storage_id not in kept and self._have_one_owner(name, storage_id):
+                self.delete(storage_id)
+                removed.append(storage_id)
+            self._remove(name)
         return removed
+
+    def _names(self) -> list[str]:
+        """The names in :attr:`root`, which may be missing."""
+
+        def read() -> list[str]:
+            with files.explained("read", self.root), contextlib.suppress(FileNotFoundError):
+                return [path.name for path in self.root.iterdir()]
+            return []
+
+        return insist(self.root, self.root, read)
+
+    def _have_one_owner(self, note: str, storage_id: str) -> bool:
+        def look() -> bool:
+            with files.explained("read", self.root), beneath.opened(self.root) as root:
+                return removal.has_one_owner(root, note, storage_id)
+
+        return insist(self.root, self.root, look)
 
     def discard(self, key: str) -> None:
         self._inside(key)

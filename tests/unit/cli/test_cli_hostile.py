@@ -171,6 +171,7 @@ SHOWING = {
     "command set priority": [COMMAND_ID, "5"],
     "experiment list": ["--all", "--show_project"],
     "experiment list-trials": ["1"],
+    "trial list": ["1"],
     "experiment list-checkpoints": ["1"],
     "experiment describe": ["1", "--metrics"],
     "experiment config": ["1"],
