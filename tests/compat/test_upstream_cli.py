@@ -276,6 +276,31 @@ def test_accounting(upstream: UpstreamClient, submitted: Submitted) -> None:
     assert day["byUsername"]["determined"] > 0
 
 
+def test_templates(upstream: UpstreamClient, submitted: Submitted, tmp_path: Path) -> None:
+    file = tmp_path / "template.yaml"
+    file.write_text("debug: false\nlabels: [of-template]\n")
+    upstream.det("template", "create", "shared", str(file))
+    assert "exists already" in upstream.det("tpl", "create", "shared", str(file), code=1).stderr
+    assert yaml.safe_load(upstream.det("tpl", "describe", "shared").stdout)["debug"] is False
+    file.write_text("debug: true\nlabels: [of-template]\n")
+    upstream.det("tpl", "set-value", "config", "shared", str(file))
+    upstream.det("tpl", "set", "another", str(file))
+    listed = upstream.det("tpl", "list").stdout
+    assert "shared" in listed and "another" in listed and "Uncategorized" in listed
+    assert "debug: true" in upstream.det("tpl", "ls", "-d").stdout
+    words = (str(submitted.config), str(submitted.model), "--paused", "--template", "shared")
+    number = upstream.det("e", "create", *words).stdout.split()[-1]
+    config = described(upstream, int(number))["config"]
+    assert config["debug"] is True
+    assert "of-template" in config["labels"]
+    upstream.det("e", "kill", number)
+    preview = upstream.det("notebook", "start", "--preview", "--template", "shared").stdout
+    assert "environment" in preview
+    for name in ("shared", "another"):
+        upstream.det("tpl", "remove", name)
+    assert "not found" in upstream.det("tpl", "describe", "shared", code=1).stderr
+
+
 def test_mistakes_are_explained(
     upstream: UpstreamClient, submitted: Submitted, tmp_path: Path
 ) -> None:

@@ -21,7 +21,6 @@ _LABELS = (
 )
 _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
 _POOLS = "every user may use every pool; det a list shows the pools of the agents"
-_TEMPLATE = "keep shared fields in the YAML file, and set others with --config A.B=VALUE"
 _SSO = "log in with name and password: det user login NAME"
 _TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
 _GROUPS = "there are users and administrators: det user list shows who is which"
@@ -43,10 +42,6 @@ TREE: Tree = {
     "trial|t": {"set": {"log-retention": _RETENTION}},
     "resource-pool|rp": {"bindings": _all("add list-workspaces remove replace", _POOLS)},
     "task": _all("cleanup-logs", _RETENTION),
-    "template|tpl": {
-        **_all("create describe list|ls remove|rm set", _TEMPLATE),
-        "set-value": {"config": _TEMPLATE},
-    },
     "auth": _all("list-providers login", _SSO),
     "oauth": {"client": _all("add list|ls remove", _SSO)},
     "token|tkn": _all("create describe edit list|ls login revoke", _TOKENS),

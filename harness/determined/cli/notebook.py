@@ -62,14 +62,14 @@ def start_notebook(
     restore: Restore = None,
 ) -> None:
     """Start JupyterLab on the cluster, and open it in the browser."""
-    start.refuse_absent(template, workspace_name)
+    start.refuse_absent(workspace_name)
     shared = state(ctx)
     start.refuse_unattended(publish, detach)
     with Published(publish or (), shared) as local:
         given = start.configuration(
             config_file, config, volume, kind="NotebookConfig", ports=local.ports
         )
-        fields: dict[str, str] = {}
+        fields = {} if template is None else {"templateName": template}
         if restore is not None:
             before = reference(shared, TaskKind.NOTEBOOK, restore)
             fields["restoreId"] = before.id

@@ -60,6 +60,10 @@ class Root(LazyGroup):
         "shell": ("determined.cli.shell", "terminals on the cluster's machines"),
         "slot|s": ("determined.cli.slot", "the GPUs or CPU cores of the agents"),
         "task": ("determined.cli.task", "whatever runs on the cluster, or waits for slots"),
+        "template|tpl": (
+            "determined.cli.template",
+            "values that several configurations share, by a name",
+        ),
         "tensorboard": (
             "determined.cli.tensorboard",
             "the curves of experiments and trials, in a browser",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from determined.experimental._experiment_verbs import ExperimentVerbs
     from determined.experimental._model import ModelVerbs
     from determined.experimental._task import TaskVerbs
+    from determined.experimental._template import TemplateVerbs
     from determined.experimental._user import UserVerbs
 
 
@@ -144,6 +145,13 @@ class State:
         from determined.experimental._task import TaskVerbs
 
         return TaskVerbs(self.session)
+
+    @cached_property
+    def templates(self) -> TemplateVerbs:
+        """What :attr:`client` does with templates."""
+        from determined.experimental._template import TemplateVerbs
+
+        return TemplateVerbs(self.session)
 
     @cached_property
     def cluster(self) -> ClusterVerbs:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from determined.expconf.completion import check as check
+    from determined.expconf.completion import check_template as check_template
     from determined.expconf.completion import complete as complete
     from determined.expconf.completion import complete_search as complete_search
     from determined.expconf.config import ExperimentConfig as ExperimentConfig
@@ -49,6 +50,7 @@ _HOMES = {
     "apply_overrides": "overrides",
     "check": "completion",
     "check_task": "tasks",
+    "check_template": "completion",
     "complete": "completion",
     "complete_search": "completion",
     "complete_task": "tasks",

@@ -74,6 +74,33 @@ def complete_search(config: Mapping[str, Any] | Document) -> dict[str, Any]:
     return complete(config, defaults=_SOME_STORAGE, seed=0, unmanaged=True, only_preview=True)
 
 
+def check_template(
+    config: Mapping[str, Any] | Document, source: str = "template"
+) -> dict[str, Any]:
+    """Check values that configurations of experiments and tasks are to take from a template; its data.
+
+    What is missing may come from them. Fields that only tasks have are checked where they are used.
+
+    Raises:
+        ConfigError: a field is unknown, has a wrong value, or holds a secret that was masked.
+    """
+    document = as_document(config, source)
+    of_experiments = without_fields_of_tasks(document.data)
+    found = [*examine(of_experiments, complete=False)[1], *rules.masked(document.data)]
+    if found:
+        raise ConfigError(located(found, document))
+    return document.data
+
+
+def without_fields_of_tasks(template: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a template that experiments take: all but fields that only tasks have."""
+    from determined.expconf.config import ExperimentConfig
+    from determined.expconf.tasks import task_fields
+
+    only_tasks = task_fields() - ExperimentConfig.model_fields.keys()
+    return {key: value for key, value in template.items() if key not in only_tasks}
+
+
 def check(
     config: Mapping[str, Any] | Document, *, template: Mapping[str, Any] | Document | None = None
 ) -> dict[str, Any]:

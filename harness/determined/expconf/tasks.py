@@ -167,16 +167,21 @@ def complete_task(
     config: Mapping[str, Any] | Document,
     root: type[TaskConfig],
     *,
+    template: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The complete configuration of a new task of the kind ``root``, plain JSON with every field.
 
-    ``defaults``: the cluster's container defaults, as an experiment's configuration has them. Completing the
-    result again changes nothing. Raises ConfigError with all problems.
+    ``template``: values for what ``config`` does not set; fields that tasks of this kind lack do nothing, and
+    a list of the configuration replaces the template's. ``defaults``: the cluster's container defaults, as an
+    experiment's configuration has them. Completing the result again changes nothing. Raises ConfigError with
+    all problems.
     """
     document = as_document(config)
     found = [*_examine(document.data, root)[1], *rules.masked(document.data)]
     _raise(found, document)
+    if template:
+        document = replace(document, data=_with_template(document.data, _heeded(template, root)))
     beneath = {
         key: value
         for key, value in (defaults or {}).items()
@@ -187,6 +192,29 @@ def complete_task(
     _raise(found, document)
     assert model is not None
     return model.model_dump(mode="json")
+
+
+def _heeded(template: Mapping[str, Any], root: type[TaskConfig]) -> dict[str, Any]:
+    """The template without fields that only experiments have, or other kinds of tasks."""
+    heeded = {key: value for key, value in template.items() if key in root.model_fields}
+    resources = heeded.get("resources")
+    if isinstance(resources, dict):
+        known = TaskResources.model_fields.keys()
+        heeded["resources"] = {key: value for key, value in resources.items() if key in known}
+    return heeded
+
+
+def _with_template(mine: Any, other: Any) -> Any:
+    """As Determined merges them for tasks: mappings key by key, everything else as a whole."""
+    if not isinstance(mine, dict) or not isinstance(other, dict):
+        return mine
+    return {**other, **{key: _with_template(mine[key], other.get(key)) for key in mine}}
+
+
+def task_fields() -> set[str]:
+    """The fields that some kind of task has."""
+    kinds = (CommandConfig, NotebookConfig, ShellConfig, TensorboardConfig, GenericConfig)
+    return {name for kind in kinds for name in kind.model_fields}
 
 
 def check_task(config: Mapping[str, Any] | Document, root: type[TaskConfig]) -> None:

@@ -14,11 +14,20 @@ from determined.experimental._metrics import TRAINING, VALIDATION, TrialMetrics,
 from determined.experimental._model import ModelVerbs
 from determined.experimental._retraining import RetrainingVerbs
 from determined.experimental._task import TaskVerbs
+from determined.experimental._template import TemplateVerbs
 from determined.experimental._trial import Trial
 from determined.experimental._user import UserVerbs
 
 
-class Determined(ExperimentVerbs, ModelVerbs, UserVerbs, TaskVerbs, ClusterVerbs, RetrainingVerbs):
+class Determined(
+    ExperimentVerbs,
+    ModelVerbs,
+    UserVerbs,
+    TaskVerbs,
+    ClusterVerbs,
+    RetrainingVerbs,
+    TemplateVerbs,
+):
     """A login at the service. The functions of ``client`` use one such login for the whole process.
 
     ``master`` defaults to ``$DET_MASTER``, then the local cluster, then ``http://localhost:8080``. The

@@ -142,11 +142,14 @@ class Submission:
         }
         return [path for path, value in given.items() if value is None]
 
-    def validate(self, session: Session) -> None:
-        """Has the service check the request, which stores nothing. Raises BadRequestException."""
+    def validate(self, session: Session) -> dict[str, Any]:
+        """Has the service check the request, which stores nothing; the configuration as it would be stored.
+        Raises BadRequestException.
+        """
         # Without the files: the check does not need them, and they may be large.
         body = {name: value for name, value in self.body().items() if name != "modelDefinition"}
-        session.post(EXPERIMENTS, json={**body, "validateOnly": True})
+        answer = session.post(EXPERIMENTS, json={**body, "validateOnly": True})
+        return dict(answer["config"])
 
     def send(self, session: Session) -> Submitted:
         """Submits the experiment. Raises BadRequestException if the service refuses it."""

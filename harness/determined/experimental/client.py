@@ -39,6 +39,7 @@ from determined.experimental._metrics import TrainingMetrics, TrialMetrics, Vali
 from determined.experimental._model import AliasMove, Model, ModelVersion
 from determined.experimental._retraining import Retraining, RetrainingRun
 from determined.experimental._task import Task
+from determined.experimental._template import Template
 from determined.experimental._trial import Trial, TrialReference
 from determined.experimental._user import User
 
@@ -67,6 +68,7 @@ __all__ = [
     "RetrainingRun",
     "Task",
     "TaskKind",
+    "Template",
     "TrainingMetrics",
     "Trial",
     "TrialMetrics",
@@ -83,6 +85,7 @@ __all__ = [
     "create_generic_task",
     "create_model",
     "create_retraining",
+    "create_template",
     "create_user",
     "delete_checkpoints",
     "explain_job",
@@ -97,6 +100,7 @@ __all__ = [
     "get_retraining",
     "get_session_username",
     "get_task",
+    "get_template",
     "get_trial",
     "get_user_by_id",
     "get_user_by_name",
@@ -114,12 +118,14 @@ __all__ = [
     "list_retrainings",
     "list_task_ids",
     "list_tasks",
+    "list_templates",
     "list_users",
     "login",
     "logout",
     "preview_notebook",
     "preview_search",
     "remove_checkpoint_files",
+    "set_template",
     "stream_trials_metrics",
     "stream_trials_training_metrics",
     "stream_trials_validation_metrics",
@@ -238,6 +244,11 @@ preview_search = _function(Determined.preview_search)
 create_retraining = _function(Determined.create_retraining)
 get_retraining = _function(Determined.get_retraining)
 list_retrainings = _function(Determined.list_retrainings)
+
+create_template = _function(Determined.create_template)
+set_template = _function(Determined.set_template)
+get_template = _function(Determined.get_template)
+list_templates = _function(Determined.list_templates)
 
 iter_trials_metrics = _function(Determined.iter_trials_metrics)
 stream_trials_metrics = iter_trials_metrics

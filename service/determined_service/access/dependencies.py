@@ -118,6 +118,7 @@ PARAMETERS = {
     Kind.CHECKPOINT: "uuid",
     Kind.MODEL: "model_name",
     Kind.PIPELINE: "pipeline_id",
+    Kind.TEMPLATE: "template_name",
     Kind.RETRAINING: "run_id",
     Kind.DELETION: "deletion_id",
 }
@@ -206,6 +207,7 @@ TrialReader = Annotated[Principal, may(Action.READ, Kind.TRIAL)]
 TaskReader = Annotated[Principal, may(Action.READ, Kind.TASK)]
 ModelReader = Annotated[Principal, may(Action.READ, Kind.MODEL)]
 PipelineReader = Annotated[Principal, may(Action.READ, Kind.PIPELINE)]
+TemplateReader = Annotated[Principal, may(Action.READ, Kind.TEMPLATE)]
 CheckpointReader = Annotated[Principal, may(Action.READ, Kind.CHECKPOINT)]
 TrialReporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "report for")]
 AllocationReporter = Annotated[Principal, may(Action.REPORT, Kind.ALLOCATION, "report for")]

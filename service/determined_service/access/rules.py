@@ -7,16 +7,16 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | read | everything | whoever is logged in, but for the next row |
 | read | cluster configuration | administrators |
 | create | experiment, model, task | whoever is logged in; it is theirs. A task's process: for its owner |
-| create | pipeline | the same |
+| create | pipeline, template | the same |
 | submit | experiment | the same; a Prefect run that was started by hand, its own |
 | create | user | administrators |
 | change | experiment, trial, checkpoint, model, task | the owner, administrators; the task that made it |
-| change | pipeline | the same |
+| change | pipeline, template | the same |
 | register | model | the owner, administrators; processes of the owner's tasks too |
 | register | checkpoint | as to change it |
 | change | user | the user itself (its display name and password), administrators; no training process |
 | administer | user | administrators (name, rights and state of an account) |
-| delete | experiment, checkpoint, model, pipeline | as to change them |
+| delete | experiment, checkpoint, model, pipeline, template | as to change them |
 | delete | session | whoever sends its token |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | enter | task | the owner, administrators, logged in; no training process |
@@ -91,6 +91,9 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CREATE, Kind.PIPELINE): Grant.LOGGED_IN,
     (Action.CHANGE, Kind.PIPELINE): Grant.OWNER,
     (Action.DELETE, Kind.PIPELINE): Grant.OWNER,
+    (Action.CREATE, Kind.TEMPLATE): Grant.LOGGED_IN,
+    (Action.CHANGE, Kind.TEMPLATE): Grant.OWNER,
+    (Action.DELETE, Kind.TEMPLATE): Grant.OWNER,
     (Action.REGISTER, Kind.MODEL): Grant.OWNER_OR_TASKS,
     (Action.REGISTER, Kind.CHECKPOINT): Grant.OWNER,
     (Action.CHANGE, Kind.MODEL): Grant.OWNER,

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     CHECKPOINT = "checkpoint"
     MODEL = "model"
     PIPELINE = "pipeline"
+    TEMPLATE = "template"
     RETRAINING = "retraining run"
     DELETION = "deletion"
 
@@ -76,9 +77,9 @@ def read_id(kind: Kind, text: str) -> Id:
         return parse_uuid(text, kind)
     if kind in (Kind.TASK, Kind.ALLOCATION):
         return text
-    if kind == Kind.MODEL:
-        if len(text) > limits.MODEL_NAME_CHARS:
-            raise NotFound(f"there is no model with a name of {len(text)} characters")
+    if kind in (Kind.MODEL, Kind.TEMPLATE):
+        if len(text) > max(limits.MODEL_NAME_CHARS, limits.TEMPLATE_NAME_CHARS):
+            raise NotFound(f"there is no {kind} with a name of {len(text)} characters")
         return text
     if not text.isdecimal() or len(text) > 18:
         raise BadRequest(f"the id of this {kind} must be a whole number, not {text!r}")
@@ -124,6 +125,10 @@ _FIND: Mapping[Kind, sa.TextClause] = {
             "x.id, u.id AS owner_id, u.username, x.submitted_by AS submitter, NULL AS task_id "
             "FROM pipelines x JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
         ),
+        Kind.TEMPLATE: (
+            "x.name AS id, u.id AS owner_id, u.username, x.submitted_by AS submitter, NULL AS task_id "
+            "FROM templates x JOIN users u ON u.id = x.owner_id WHERE x.name = ANY(:ids)"
+        ),
         # By its name, in any case of letters, or by its number.
         Kind.MODEL: (
             "given AS id, u.id AS owner_id, u.username, m.submitted_by AS submitter, NULL AS task_id "
@@ -152,8 +157,8 @@ async def find_owners(
     }
 
 
-# A checkpoint's tasks change when its trial is continued; a model's name may be another model's later.
-_CHANGING = (Kind.CHECKPOINT, Kind.MODEL)
+# A checkpoint's tasks change when its trial is continued; a name may be another model's or template's later.
+_CHANGING = (Kind.CHECKPOINT, Kind.MODEL, Kind.TEMPLATE)
 
 
 class Owners:

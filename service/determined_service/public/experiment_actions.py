@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from determined.common.wire import serving
 from determined.common.wire.serving import Served
-from determined.expconf import load_yaml
+from determined.expconf import load_yaml, merge
 from determined_service.access.dependencies import Admission, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -39,7 +39,8 @@ from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling.capacity import no_agent
 from determined_service.state.change import Change, changing, reader
-from determined_service.submission import cached, continuation, submit
+from determined_service.submission import cached, continuation, submit, templates
+from determined_service.submission.templates import Template
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
 from determined_service.web.router import Router
@@ -106,7 +107,7 @@ class NewExperiment(WithFiles):
             )
         return self
 
-    def submission(self) -> submit.Submission:
+    def submission(self, template: Template | None) -> submit.Submission:
         return submit.Submission(
             config=self.config,
             model_definition=self.model_definition,
@@ -114,7 +115,7 @@ class NewExperiment(WithFiles):
             activate=self.activate,
             parent_id=self.parent_id,
             project_id=self.project_id,
-            template=self.template,
+            template=template,
             flow_run_id=self.flow_run_id,
             idempotency_key=self.idempotency_key,
         )
@@ -149,7 +150,8 @@ async def create_experiment(
     if given.unmanaged:
         return await create_unmanaged(given, None, user, db, settings)
     viewer = viewer_of(user)
-    submission = given.submission()
+    template = await _template(db, given)
+    submission = given.submission(template)
     known = await _submitted(db, submission, user.user_id)
     if known is not None:
         return await _answer(db, known, viewer, (), run_token=_run_token(user, known, settings))
@@ -170,6 +172,8 @@ async def create_experiment(
     asked = None
     if given.cached:
         asked = (await aside(len(given.config), load_yaml, given.config)).data
+        if template is not None:
+            asked = merge(asked, template.of_experiments.data, None)
     try:
         async with changing(db) as change:
             plan = await submit.plan(change.conn, submission, prepared, settings, user.user_id)
@@ -222,7 +226,8 @@ async def create_unmanaged(
     """Stores an unmanaged experiment, unless there is one of that external id. The answer has `plotUrl`, a
     page that opens without a login.
     """
-    config = await submit.completed(given.config, settings, unmanaged=True)
+    template = await _template(db, given)
+    config = await submit.completed(given.config, settings, template, unmanaged=True)
     async with changing(db) as change:
         experiment_id = await unmanaged.put_experiment(
             change,
@@ -273,6 +278,13 @@ async def continue_experiment(
             await require_pool(change.conn, found.resource_pool, where)
         await continuation.begin_again(change, found, settings.cluster.quotas, begun)
     return await _answer(db, given.id, viewer_of(user), warnings)
+
+
+async def _template(db: Database, given: NewExperiment) -> Template | None:
+    if not given.template:
+        return None
+    async with reader(db).connect() as conn:
+        return await templates.find(conn, given.template)
 
 
 async def _submitted(db: Database, submission: submit.Submission, owner_id: int) -> int | None:

@@ -36,15 +36,17 @@ from determined_service.scheduling import programs
 from determined_service.scheduling.capacity import no_agent
 from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.state import task_kinds
-from determined_service.state.change import changing
-from determined_service.submission import launching
+from determined_service.state.change import changing, reader
+from determined_service.submission import launching, templates
 from determined_service.submission.launching import Launch
+from determined_service.submission.templates import Template
 from determined_service.views.launched import (
     SORT_KEYS,
     WEIGHT,
     counts,
     get_launched,
     launched_json,
+    planned_json,
     select_launched,
 )
 from determined_service.views.lists import answer_list, each
@@ -94,14 +96,14 @@ class NewTask(WithFiles):
             return given
         return {name: value for name, value in given.items() if value is not None}
 
-    def launch(self, kind: LaunchedKind, owner_id: int) -> Launch:
+    def launch(self, kind: LaunchedKind, owner_id: int, template: Template | None) -> Launch:
         """The launch that the request describes."""
         return Launch(
             kind,
             self.config,
             self.files,
             self._packed,
-            self.template_name,
+            template,
             self.workspace_id,
             {
                 "experimentIds": self.experiment_ids,
@@ -230,7 +232,11 @@ def _add_routes(kind: LaunchedKind) -> None:
         snapshots: SnapshotsOf,
     ) -> Response:
         """Checks everything, then puts it into the queue. Ours: `remarks`, sentences."""
-        launch = given.launch(kind, user.user_id)
+        template = None
+        if given.template_name:
+            async with reader(db).connect() as conn:
+                template = await templates.find(conn, given.template_name)
+        launch = given.launch(kind, user.user_id, template)
         prepared = await launching.prepare(launch, settings)
         async with changing(db) as change:
             known = await launching.find_launched(change.conn, launch, user.user_id)
@@ -242,7 +248,8 @@ def _add_routes(kind: LaunchedKind) -> None:
                 return JsonResponse({noun: shown, "config": config, "warnings": []})
             planned = await launching.plan(change.conn, launch, prepared, settings, user.user_id)
             if given.preview:
-                return JsonResponse({"config": planned.config, "warnings": []})
+                shown = planned_json(planned.config, user.username, user.user_id)
+                return JsonResponse({noun: shown, "config": planned.config, "warnings": []})
             task_id = await launching.store(
                 change, launch, planned, settings, user.user_id, user.task
             )

@@ -24,6 +24,7 @@ from determined_service.base.settings import Settings
 from determined_service.ingest import log_policies
 from determined_service.scheduling.capacity import pool_of
 from determined_service.submission.size import check_size
+from determined_service.submission.templates import Template
 
 REMEMBERED_TEXTS = 64
 REMEMBERED_CHARACTERS = 16_000
@@ -49,20 +50,24 @@ class _Completed:
         return config
 
 
-_recent: Recent[tuple[str, bytes, bool], _Completed] = Recent(REMEMBERED_TEXTS)
+_recent: Recent[tuple[str, Template | None, bytes, bool], _Completed] = Recent(REMEMBERED_TEXTS)
 
 
-def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
+def complete_config(
+    text: str, settings: Settings, template: Template | None = None, *, unmanaged: bool = False
+) -> dict[str, Any]:
     """The complete configuration, except for the patterns of its log policies. Raises BadRequest."""
     cluster = settings.cluster
-    key = (text, orjson.dumps(settings.default_checkpoint_storage), unmanaged)
+    key = (text, template, orjson.dumps(settings.default_checkpoint_storage), unmanaged)
     known = _recent.get(key) if len(text) <= REMEMBERED_CHARACTERS else None
     if known is not None and known.cluster == cluster:
         return known.renewed()
     try:
         document = expconf.load_yaml(text)
-        defaults = defaults_beneath(document.data, settings)
-        config = expconf.complete(document, defaults=defaults, unmanaged=unmanaged)
+        under = None if template is None else template.of_experiments
+        given = document.data if under is None else expconf.merge(document.data, under.data, None)
+        defaults = defaults_beneath(given, settings)
+        config = expconf.complete(document, template=under, defaults=defaults, unmanaged=unmanaged)
         check_size(config)
     except expconf.ConfigError as error:
         raise BadRequest(str(error)) from error
@@ -70,9 +75,8 @@ def complete_config(text: str, settings: Settings, *, unmanaged: bool = False) -
         raise BadRequest(f"checkpoint_storage: {permitted.KEPT}")
     made = orjson.dumps(config)
     if max(len(text), len(made)) <= REMEMBERED_CHARACTERS:
-        data = document.data
-        seed = (data.get("reproducibility") or {}).get("experiment_seed")
-        _recent.put(key, _Completed(cluster, made, data.get("name") is not None, seed is not None))
+        seed = (given.get("reproducibility") or {}).get("experiment_seed")
+        _recent.put(key, _Completed(cluster, made, given.get("name") is not None, seed is not None))
     return config
 
 

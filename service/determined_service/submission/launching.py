@@ -35,10 +35,8 @@ from determined_service.state import prefect_states
 from determined_service.state.change import Change
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition, content_size, pack
+from determined_service.submission.templates import Template
 
-NO_TEMPLATES = (
-    "this cluster keeps no templates yet; put its fields into the configuration (--config-file)"
-)
 NO_WORKSPACES = (
     "this cluster has one workspace, number 1: leave it out, and put words into description"
 )
@@ -53,7 +51,7 @@ class Launch:
     config: Mapping[str, Any] | str
     files: Sequence[Mapping[str, Any]] = ()
     definition: ModelDefinition | None = None
-    template: str | None = None
+    template: Template | None = None
     workspace_id: int | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
     parent_id: str | None = None
@@ -88,8 +86,6 @@ class LaunchPlan:
 
 async def prepare(launch: Launch, settings: Settings) -> PreparedLaunch:
     """Completes the configuration and packs the files. Raises BadRequest with all errors."""
-    if launch.template:
-        raise BadRequest(f"template {launch.template!r}: {NO_TEMPLATES}")
     if launch.workspace_id not in (None, 0, workspace.ID):
         raise BadRequest(f"workspaceId {launch.workspace_id}: {NO_WORKSPACES}")
     given = launch.config
@@ -124,10 +120,13 @@ def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[s
             if isinstance(launch.config, str)
             else expconf.Document(dict(launch.config))
         )
-        slots, pool = _asked(document.data, kind)
+        template = {} if launch.template is None else launch.template.config
+        slots, pool = _asked(document.data, template, kind)
         name = pool or cluster.default_pool(slots) or ""
         defaults = cluster.container_defaults_of(name).for_experiment(slots)
-        config = expconf.complete_task(document, kind.config_class, defaults=defaults)
+        config = expconf.complete_task(
+            document, kind.config_class, template=template, defaults=defaults
+        )
     except expconf.ConfigError as error:
         raise BadRequest(str(error)) from error
     resources = config["resources"]
@@ -144,10 +143,14 @@ def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[s
     return document.data, config
 
 
-def _asked(given: Mapping[str, Any], kind: LaunchedKind) -> tuple[int, str]:
-    """The slots and the pool in a configuration that may be wrong."""
-    resources = given.get("resources")
-    section = resources if isinstance(resources, dict) else {}
+def _asked(
+    given: Mapping[str, Any], template: Mapping[str, Any], kind: LaunchedKind
+) -> tuple[int, str]:
+    """The slots and the pool in a configuration and its template, which may be wrong."""
+    found = (layer.get("resources") for layer in (template, given))
+    section: dict[str, Any] = {}
+    for resources in found:
+        section |= resources if isinstance(resources, dict) else {}
     default = kind.config_class().resources.slots
     slots, pool = section.get("slots"), section.get("resource_pool")
     return (

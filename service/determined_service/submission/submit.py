@@ -31,6 +31,7 @@ from determined_service.state.change import Change
 from determined_service.submission.completing import check_patterns, complete_config
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition, content_size, pack
+from determined_service.submission.templates import Template
 
 # Made once: SQLAlchemy takes longer to build a statement than to run it.
 _INSERT = sa.insert(experiments).returning(
@@ -52,7 +53,7 @@ class Submission:
     activate: bool = True
     parent_id: int | None = None
     project_id: int | None = None
-    template: str | None = None
+    template: Template | None = None
     flow_run_id: uuid.UUID | None = None
     idempotency_key: str | None = None
     """Of a submission that may be sent again: one experiment for each key of an owner."""
@@ -85,16 +86,11 @@ class SubmissionPlan:
 
 async def prepare(submission: Submission, settings: Settings) -> Prepared:
     """All that needs no database: it takes most of the time. Raises BadRequest with all errors."""
-    if submission.template:
-        raise BadRequest(
-            f"template {submission.template!r}: this cluster keeps no templates yet; put its "
-            f"fields into the configuration"
-        )
     text = submission.config
     files = () if submission.definition is not None else submission.model_definition
     small = len(text) + content_size(files) <= LONG_BYTES
     config, begun, definition = await aside(
-        len(text), _prepare, text, settings, files if small else ()
+        len(text), _prepare, text, settings, submission.template, files if small else ()
     )
     await check_patterns(config)
     if not small:
@@ -103,9 +99,12 @@ async def prepare(submission: Submission, settings: Settings) -> Prepared:
 
 
 def _prepare(
-    text: str, settings: Settings, files: Sequence[Mapping[str, Any]]
+    text: str,
+    settings: Settings,
+    template: Template | None,
+    files: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, Any], beginning.Beginning, ModelDefinition | None]:
-    config = complete_config(text, settings)
+    config = complete_config(text, settings, template)
     try:
         begun = beginning.begin(config)
     except SearcherError as error:
@@ -141,9 +140,11 @@ async def plan(
     )
 
 
-async def completed(text: str, settings: Settings, *, unmanaged: bool = False) -> dict[str, Any]:
+async def completed(
+    text: str, settings: Settings, template: Template | None = None, *, unmanaged: bool = False
+) -> dict[str, Any]:
     """As :func:`complete_config`, away from the event loop."""
-    config = await aside(len(text), complete_config, text, settings, unmanaged=unmanaged)
+    config = await aside(len(text), complete_config, text, settings, template, unmanaged=unmanaged)
     await check_patterns(config)
     return config
 

@@ -122,6 +122,21 @@ def launched_json(
     }
 
 
+def planned_json(config: dict[str, Any], username: str, user_id: int) -> dict[str, Any]:
+    """``v1Command`` of a preview, of which Determined's client reads the required fields."""
+    return {
+        "id": "",
+        "description": config["description"],
+        "state": "STATE_UNSPECIFIED",
+        "startTime": "0001-01-01T00:00:00Z",
+        "userId": user_id,
+        "username": username,
+        "resourcePool": config["resources"]["resource_pool"],
+        "jobId": "",
+        "workspaceId": 1,
+    }
+
+
 def _state(row: sa.Row[Any], kind: LaunchedKind) -> str:
     """``taskv1State``: how far it is, not how it ended."""
     if row.state in states.TERMINAL:

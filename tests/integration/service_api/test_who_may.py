@@ -41,6 +41,7 @@ from determined_registry.database.tables import (
     slots,
     task_logs,
     tasks,
+    templates,
     trial_sources,
     trials,
     users,
@@ -58,7 +59,7 @@ TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_even
 TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
 TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, live_metrics]
 TABLES += [tasks]
-TABLES += [pipelines, pipeline_steps, pipeline_experiments]
+TABLES += [pipelines, pipeline_steps, pipeline_experiments, templates]
 PASSED_OVER = (401, 403, 404, 500)
 
 
@@ -91,7 +92,8 @@ class Mine:
             "resources_id": f"{self.leg.allocation_id}.agent-1",
             "uuid": self.checkpoint,
             "model_name": self.model,
-            "pipeline_id": self.leg.experiment_id,  # model_of() makes it
+            "pipeline_id": self.leg.experiment_id,  # model_of() makes it, and the template
+            "template_name": self.model,
             "version": 1,
             "alias": "champion",
             "user_id": self.user_id,
@@ -145,6 +147,7 @@ VERSION = f"{MODEL}/versions/{{version}}"
 ALIAS = f"{MODEL}/aliases/{{alias}}"
 RETRAINING = f"{MODEL}/retraining"
 PIPELINE = f"{API}/pipelines/{{pipeline_id}}"
+TEMPLATE = f"{API}/templates/{{template_name}}"
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 LOSS = {"key": "loss", "value": 0.5, "timestamp": "1700000000000", "step": "1"}
@@ -232,6 +235,9 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{API}/checkpoints/{{uuid}}/metadata"): just({"checkpoint": {"metadata": {}}}),
     ("PATCH", f"{API}/checkpoints/{{uuid}}/metadata"): just({"metadata": {"note": "other"}}),
     ("PATCH", f"{API}/mlflow/models/{{uuid}}"): just({"tags": {"team": "other"}}),
+    ("PUT", TEMPLATE): just({"config": {"max_restarts": 1}}),
+    ("PATCH", TEMPLATE): just({"max_restarts": 2}),
+    ("DELETE", TEMPLATE): Asked(),
     ("PATCH", MODEL): just({"description": "other"}),
     ("DELETE", MODEL): Asked(),
     **{("POST", f"{MODEL}/{verb}"): Asked() for verb in ("archive", "unarchive")},
@@ -308,6 +314,7 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/experiments"),
         ("POST", f"{API}/models"),
         ("POST", f"{API}/pipelines"),
+        ("POST", TEMPLATE),
         ("POST", f"{API}/commands"),
         ("POST", f"{API}/notebooks"),
         ("POST", f"{API}/shells"),
@@ -383,8 +390,9 @@ async def tasks_of(world: World, owner_id: int, submitted_by: str | None = None)
 async def model_of(
     world: World, leg: Leg, owner_id: int, submitted_by: str | None = None, **more: Any
 ) -> str:
-    """A model of that user, with an alias of its only version, whose checkpoint the leg has stored; and a
-    pipeline with the experiment's number, whose step has the experiment's configuration."""
+    """A model of that user, with an alias of its only version, whose checkpoint the leg has stored; a
+    template with the model's name; and a pipeline with the experiment's number, whose step has the
+    experiment's configuration."""
     checkpoint = uuid.UUID(await store(leg, 2, **more))
 
     def make(conn: sa.Connection) -> str:
@@ -402,6 +410,8 @@ async def model_of(
         pipeline = {"id": number, "name": "p", "owner_id": owner_id, "state": "RUNNING"}
         written = {"plan": json.dumps({"name": "p", "steps": steps}), "submitted_by": submitted_by}
         conn.execute(insert(pipelines).values({**pipeline, **written}))
+        kept = {"name": name, "config": {}, "owner_id": owner_id, "submitted_by": submitted_by}
+        conn.execute(insert(templates).values(kept))
         of = {"pipeline_id": number, "step": 0}
         conn.execute(insert(pipeline_steps).values(of | {"state": "RUNNING"}))
         running = {"item": 0, "attempt": 1, "state": "RUNNING", "experiment_id": number}
@@ -605,6 +615,7 @@ async def test_missing_objects_stay_404(world: World, people: People) -> None:
         "uuid": str(uuid.uuid4()),
         "user_id": 999999,
         "model_name": "no such model",
+        "template_name": "no such template",
         "pipeline_id": 999999,
     }
     for address, rule in RULES.items():

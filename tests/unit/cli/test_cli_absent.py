@@ -96,9 +96,9 @@ def test_every_absent_command_is_one_of_determineds() -> None:
 @pytest.mark.parametrize(
     ("typed", "name", "advice"),
     [
-        ("template list", "template list", "--config A.B=VALUE"),
-        ("tpl", "template", "--config"),
-        ("tpl --help", "template", "--config"),
+        ("workspace list", "workspace list", "label"),
+        ("w", "workspace", "label"),
+        ("w --help", "workspace", "label"),
         ("e set log-retention 3 --forever", "experiment set log-retention", "det e delete"),
         ("e move 1 w p", "experiment move", "label"),
         ("master config set", "master config set", "cluster-up --config FILE"),

@@ -138,6 +138,7 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     tried |= {"cached": True, "best": {"metric": EVIL, "trialId": EVIL, "checkpoint": EVIL}}
     step = {"name": EVIL, "state": EVIL, "needs": [EVIL], "reason": LONG, "experiments": [tried]}
     step |= {"earlierExperiments": [tried], "startTime": None, "endTime": None}
+    service.template = {"name": EVIL, "config": {EVIL: LONG}, "workspaceId": 1}
     service.pipeline = {
         "id": 1,
         "name": EVIL,
@@ -155,6 +156,7 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 COMMAND_ID = command()["id"]
 CONFIG, PLAN, PIPELINE, TASK = "config.yaml", "plan.yaml", "pipeline.yaml", "task.yaml"
+TEMPLATE = "template.yaml"
 # Commands that show what the service says, with their arguments.
 SHOWING = {
     "agent disable": [EVIL],
@@ -254,6 +256,13 @@ SHOWING = {
     "task logs": [COMMAND_ID],
     "task pause": [COMMAND_ID],
     "task unpause": [COMMAND_ID],
+    "template apply": [EVIL, CONFIG],
+    "template create": [EVIL, TEMPLATE],
+    "template describe": [EVIL],
+    "template list": ["--details"],
+    "template remove": [EVIL],
+    "template set": [EVIL, TEMPLATE],
+    "template set-value config": [EVIL, TEMPLATE],
     "trial describe": ["3", "--metrics"],
     "trial logs": ["3"],
     "trial kill": ["3", "4"],
@@ -340,6 +349,7 @@ def test_commands_show_control_characters_as_text(
 ) -> None:
     (tmp_path / CONFIG).write_text(GOOD)
     (tmp_path / TASK).write_text("entrypoint: [x]")
+    (tmp_path / TEMPLATE).write_text("max_restarts: 1")
     (tmp_path / PLAN).write_text(f"{{model: m, experiment: {CONFIG}}}")
     steps = f"[{{name: a, experiment: {CONFIG}}}]"
     (tmp_path / PIPELINE).write_text(f"{{name: p, steps: {steps}}}")
@@ -349,7 +359,8 @@ def test_commands_show_control_characters_as_text(
     assert result.output.strip()
     harmless(result.stdout, ours=terminal)
     harmless(result.stderr)
-    if terminal and name not in ("experiment config", "master config show"):  # whole documents
+    whole = ("experiment config", "master config show", "template describe")
+    if terminal and name not in whole:
         assert max(map(len, result.output.splitlines())) < 5000
 
 

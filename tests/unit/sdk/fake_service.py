@@ -233,6 +233,8 @@ class FakeService:
         self.versions: list[Any] = []
         self.moves: list[Any] = []
         self.pipeline: dict[str, Any] = {}
+        # The template that every name means.
+        self.template: dict[str, Any] = {}
         # The commands; each path of a task's answers the first one.
         self.commands: list[Any] = []
         self.retrainings: list[Any] = []
@@ -333,6 +335,18 @@ class FakeService:
             ),
             (
                 "GET",
+                "/api/v1/templates",
+                lambda r: self._page(r, "templates", [self.template]),
+            ),
+            ("GET", r"/api/v1/templates/([^/]+)", lambda *_: {"template": self.template}),
+            (
+                "(?:POST|PUT|PATCH)",
+                r"/api/v1/templates/([^/]+)",
+                lambda *_: {"template": self.template, "remarks": self.remarks},
+            ),
+            ("DELETE", r"/api/v1/templates/([^/]+)", lambda *_: {}),
+            (
+                "GET",
                 "/api/v1/retrainings",
                 lambda r: self._page(r, "retrainings", self.retrainings),
             ),
@@ -401,7 +415,7 @@ class FakeService:
                 self._user(request)
             for method, pattern, handler in self.routes:
                 found = re.fullmatch(pattern, path)
-                if method == request.method and found:
+                if re.fullmatch(method, request.method) and found:
                     answer = handler(request, *map(unquote, found.groups()))
                     if isinstance(answer, httpx.Response):
                         return answer

@@ -52,6 +52,7 @@ THING: dict[Kind, Id] = {
     Kind.CHECKPOINT: "c",
     Kind.MODEL: "m",
     Kind.PIPELINE: 5,
+    Kind.TEMPLATE: "t",
     Kind.RETRAINING: 12,
     Kind.DELETION: 13,
 }

@@ -74,13 +74,8 @@ Detach = Annotated[
 ]
 
 
-def refuse_absent(template: str | None, workspace: str | None) -> None:
-    """Says what to do instead of templates and workspaces, which are not here yet."""
-    if template is not None:
-        raise CliError(
-            f"--template {template}: this cluster keeps no templates yet; keep the fields in a YAML file, "
-            "and give it with --config-file"
-        )
+def refuse_absent(workspace: str | None) -> None:
+    """Says what to do instead of workspaces, which are not here yet."""
     if workspace not in (None, ONLY):
         raise CliError(
             f"--workspace-name {workspace}: this cluster has one workspace, {ONLY}; tell tasks apart "
@@ -152,9 +147,12 @@ def send(
     config: dict[str, Any],
     context: Path | None,
     includes: Iterable[Path] | None,
+    template: str | None = None,
     **fields: Any,
 ) -> Task:
     """Launches the task, with further ``fields`` of its kind; prints the service's warnings."""
+    if template is not None:
+        fields["templateName"] = template
     task = shared.tasks.launch_task(noun, config, context, includes or (), **fields)
     for warning in task.warnings:
         talk(f"warning: {warning}")

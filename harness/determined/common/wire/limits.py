@@ -142,6 +142,11 @@ CHECKPOINT_FILES = 100_000
 METADATA_BYTES = MIB
 """The metadata of a checkpoint or a trial, and a trial's hyperparameters, as JSON."""
 
+# Templates.
+TEMPLATE_NAME_CHARS = 250
+TEMPLATES = 1_000
+"""Templates of one user."""
+
 # Models.
 MODEL_NAME_CHARS = 250
 ALIAS_CHARS = 250

@@ -74,6 +74,7 @@ from determined_registry.database.tables.task import (
     task_visits,
     tasks,
 )
+from determined_registry.database.tables.template import templates
 
 __all__ = [
     "TS",
@@ -122,6 +123,7 @@ __all__ = [
     "task_logs",
     "task_visits",
     "tasks",
+    "templates",
     "trial_sources",
     "trials",
     "user_sessions",
