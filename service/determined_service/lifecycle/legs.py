@@ -253,6 +253,8 @@ async def end_leg(
     )
     if leg.kill_requested_at is None or not whole.failed:  # Who kills a task knows how it ends.
         level = "ERROR" if whole.failed else "INFO"
+        if whole.kind is ExitKind.UNPLACED:
+            level = "WARNING"
         await logs.add_line(change.conn, leg.task_id, allocation_id, last_line(whole), level)
     change.notify(topics.SCHEDULER, topics.allocation(allocation_id))
     if leg.nodes > 1:
