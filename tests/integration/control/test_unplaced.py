@@ -68,6 +68,10 @@ async def test_it_waits_with_the_clusters_words_and_holds_nobody_back(world: Wor
         f"there was no room for it: {WORDS}; it waits in the queue and is tried again in 10 s",
         "WARNING",
     )
+    stuck = ok(await world.user.get("/api/v1/cluster/health-report"))["stuck"]
+    assert [(one["trialId"], one["times"], one["reason"]) for one in stuck["unplaced"]] == [
+        (trial.id, 1, WORDS)
+    ]
     assert "task failed" not in str(said)  # What scripts take for the end.
     assert (await world.told_prefect(trial.entity))[-1].startswith(
         "AwaitingSlots: no room: 0/3 nodes"
