@@ -40,10 +40,14 @@ _AGENTS = sa.text(
             p.worker_type = '{KUBERNETES}') ORDER BY g.id), '[]'))::text
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     LEFT JOIN (
-        SELECT agent_id, array_agg(slot_id ORDER BY slot_id) FILTER (WHERE enabled AND NOT draining) AS ids,
-               array_agg(slot_id) FILTER (WHERE NOT enabled OR draining) AS closed,
-               json_object_agg(slot_id, machine) FILTER (WHERE machine IS NOT NULL) AS machines
-        FROM slots GROUP BY agent_id
+        SELECT o.agent_id, array_agg(o.slot_id ORDER BY o.slot_id)
+                   FILTER (WHERE o.enabled AND NOT o.draining AND m.machine IS NULL) AS ids,
+               array_agg(o.slot_id)
+                   FILTER (WHERE NOT o.enabled OR o.draining OR m.machine IS NOT NULL) AS closed,
+               json_object_agg(o.slot_id, o.machine) FILTER (WHERE o.machine IS NOT NULL) AS machines
+        FROM slots o
+        LEFT JOIN disabled_machines m ON m.agent_id = o.agent_id AND m.machine = o.machine
+        GROUP BY o.agent_id
     ) s ON s.agent_id = g.id
     WHERE g.enabled AND NOT g.draining AND {presence.takes_work()}
     """
