@@ -19,6 +19,7 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict
 from determined_service.base.hub import Hub
+from determined_service.base.units import agent_of
 from determined_service.lifecycle import allocations as allocating
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.scheduler import Decision, Placement, Preemption
@@ -53,11 +54,12 @@ async def assign(change: Change, placement: Placement) -> bool:
             ALLOCATION,
             placement.id,
             states.ASSIGNED,
-            agent_id=placement.agent_id,
+            agent_id=agent_of(placement.agent_id),
             slot_ids=list(placement.slot_ids),
             nodes=len(placement.parts),
             token=token,
             token_hash=token_hash(token),
+            waits_for=None,
         )
     except Conflict:
         return False
@@ -66,14 +68,14 @@ async def assign(change: Change, placement: Placement) -> bool:
             {
                 "allocation_id": placement.id,
                 "id": f"{placement.id}.{node}",
-                "agent_id": part.agent_id,
+                "agent_id": agent_of(part.agent_id),
                 "slot_ids": list(part.slot_ids),
                 "node": node,
             }
             for node, part in enumerate(placement.parts)
         ]
         await change.conn.execute(sa.insert(allocation_resources), nodes)
-    change.notify(*(topics.agent(part.agent_id) for part in placement.parts))
+    change.notify(*(topics.agent(agent_of(part.agent_id)) for part in placement.parts))
     return moved
 
 
@@ -108,6 +110,8 @@ async def schedule_forever(db: Database, hub: Hub, snapshots: SnapshotReader) ->
     async def once() -> None:
         began = time.monotonic()
         await schedule_once(db, snapshots)
+        if (rest_s := snapshots.rest_s) is not None:
+            hub.wake_after(rest_s, topics.SCHEDULER)
         await asyncio.sleep(rest_after(time.monotonic() - began))
 
     while True:

@@ -12,15 +12,19 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.expconf.heeding import KUBERNETES
 from determined_service.base.spread import Spread
+from determined_service.lifecycle.exits import NO_WORDS
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.kept import KeptAllocations, Live, Owner, Row
+from determined_service.scheduling.layout import Layout
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.snapshot import (
     Agent,
     Constraint,
     Part,
     Request,
+    Resting,
     Running,
     Snapshot,
 )
@@ -30,16 +34,31 @@ MOST_CONSTRAINTS = 1000
 
 _AGENTS = sa.text(
     f"""
-    SELECT coalesce(json_agg(
-        json_build_array(g.id, g.resource_pool, g.labels, s.ids) ORDER BY g.id), '[]')::text
-    FROM agents g
+    SELECT json_build_array(extract(epoch FROM statement_timestamp())::float8, coalesce(json_agg(
+        json_build_array(g.id, g.resource_pool, g.labels, s.ids, s.closed, s.machines,
+            p.worker_type = '{KUBERNETES}') ORDER BY g.id), '[]'))::text
+    FROM agents g JOIN pools p ON p.name = g.resource_pool
     LEFT JOIN (
-        SELECT agent_id, array_agg(slot_id ORDER BY slot_id) AS ids
-        FROM slots WHERE enabled AND NOT draining GROUP BY agent_id
+        SELECT o.agent_id, array_agg(o.slot_id ORDER BY o.slot_id)
+                   FILTER (WHERE o.enabled AND NOT o.draining AND m.machine IS NULL) AS ids,
+               array_agg(o.slot_id)
+                   FILTER (WHERE NOT o.enabled OR o.draining OR m.machine IS NOT NULL) AS closed,
+               json_object_agg(o.slot_id, o.machine) FILTER (WHERE o.machine IS NOT NULL) AS machines
+        FROM slots o
+        LEFT JOIN disabled_machines m ON m.agent_id = o.agent_id AND m.machine = o.machine
+        GROUP BY o.agent_id
     ) s ON s.agent_id = g.id
     WHERE g.enabled AND NOT g.draining AND {presence.takes_work()}
     """
 )
+
+
+_Item = Request | Resting | Running
+"""An allocation, as a scheduler sees it."""
+
+
+_Opened = tuple[str, tuple[int, ...], str, Mapping[str, str]]
+"""A unit of an agent, its slots that may be given out, its pool and its agent's labels."""
 
 
 class _Pool(NamedTuple):
@@ -57,7 +76,7 @@ class _Made:
     number: int
     pools: Mapping[str, _Pool]
     runners: Mapping[str, tuple[int, float]]
-    seen: Mapping[str, Request | Running | None]
+    seen: Mapping[str, _Item | None]
 
 
 class SnapshotReader:
@@ -73,6 +92,8 @@ class SnapshotReader:
         self._kept = KeptAllocations()
         self._made = _Made(0, {}, {}, {})
         self._constraints: dict[str, Constraint | None] = {}
+        # Until the first request has rested, as of the last snapshot; None: none rests.
+        self.rest_s: float | None = None
 
     async def live(self, conn: AsyncConnection) -> Live:
         """Every allocation that has not ended."""
@@ -83,16 +104,22 @@ class SnapshotReader:
         if live is None:
             live = await self.live(conn)
         agents = await conn.execute(_AGENTS, {"timeout": self.agent_timeout_s})
-        return self._snapshot(live, orjson.loads(agents.scalar_one()))
+        return self._snapshot(live, *orjson.loads(agents.scalar_one()))
 
-    def _snapshot(self, live: Live, agents: list[Any]) -> Snapshot:
+    def _snapshot(self, live: Live, moment: float, agents: list[Any]) -> Snapshot:
         seen = self._make(live)
-        requests = tuple(one for one in seen.values() if type(one) is Request)
-        running = tuple(one for one in seen.values() if type(one) is Running)
+        layout, opened = self._laid_out(agents)
+        waiting = [one for one in seen.values() if type(one) is Request]
+        running = layout.running(one for one in seen.values() if type(one) is Running)
+        resting: tuple[Resting, ...] = ()
+        if len(waiting) + len(running) < len(seen):
+            waiting, resting = _apart(seen, moment)
+        self.rest_s = min((one.until - moment for one in resting), default=None)
+        requests = layout.requests(waiting)
         used_by_group: Counter[int] = Counter()
         used: dict[str, set[int]] = {}
         tasks: Counter[str] = Counter()
-        if len(requests) + len(running) < len(seen):
+        if len(requests) + len(resting) + len(running) < len(seen):
             for key, one in seen.items():
                 row = live.rows[key]
                 if one is None and row.experiment_id is not None:
@@ -113,16 +140,32 @@ class SnapshotReader:
             requests,
             tuple(
                 Agent(
-                    key, pool, tuple(slots or ()), frozenset(used[key]) if key in used else nobody,
-                    tasks[key], limits[pool], labels,
+                    name, pool, slots, frozenset(used[name]) if name in used else nobody, tasks[name],
+                    limits[pool], labels,
                 )
-                for key, pool, labels, slots in agents
+                for name, slots, pool, labels in opened
             ),
             used_by_group,
             running,
+            resting,
+            moment if resting else 0.0,
         )  # fmt: skip
 
-    def _make(self, live: Live) -> Mapping[str, Request | Running | None]:
+    def _laid_out(self, agents: list[Any]) -> tuple[Layout, list[_Opened]]:
+        """The agents by their units."""
+        layout = Layout()
+        opened: list[_Opened] = []
+        for agent_id, pool, labels, ids, closed, machines, has_pods in agents:
+            usable = tuple(ids or ())
+            if machines is None and not has_pods:
+                opened.append((agent_id, usable, pool, labels))
+                continue
+            most = self.schedulers.cluster.max_slots_per_pod(pool) if has_pods else None
+            for name, slots in layout.add(agent_id, usable, closed or (), machines or {}, most):
+                opened.append((name, slots, pool, labels))
+        return layout, opened
+
+    def _make(self, live: Live) -> Mapping[str, _Item | None]:
         """What a scheduler sees of each allocation: of one that is as it was, the same object as before."""
         before = self._made
         runners = self._runners(live)
@@ -153,7 +196,7 @@ class SnapshotReader:
         live: Live,
         pools: Mapping[str, _Pool],
         runners: Mapping[str, tuple[int, float]],
-    ) -> Request | Running | None:
+    ) -> _Item | None:
         owner = None if row.experiment_id is None else live.owners.get(row.experiment_id)
         owner = owner or Owner(row.since, None, 1.0, None, True, None)
         pool = pools[row.pool]
@@ -163,11 +206,14 @@ class SnapshotReader:
             priority, position = min(priority, runner[0]), min(position, runner[1])
         if row.state == states.REQUESTED:
             banned = frozenset[str]() if row.trial_id is None else live.banned.get(row.trial_id)
-            return Request(
+            request = Request(
                 row.id, row.pool, row.slots, row.experiment_id, owner.max_slots, banned or frozenset(),
                 priority, owner.weight, position, row.preemptible, row.since,
                 self._constraint(owner.placement), Spread.NONE if owner.single_node else pool.spread,
             )  # fmt: skip
+            if row.rests_until is None:
+                return request
+            return Resting(request, row.rests_until, row.unplaced or NO_WORDS)
         if row.agent_id is None:
             return None
         return Running(
@@ -207,3 +253,16 @@ class SnapshotReader:
             known = found.get(owner.runner, (priority, place))
             found[owner.runner] = (min(known[0], priority), min(known[1], place))
         return found
+
+
+def _apart(
+    seen: Mapping[str, _Item | None], moment: float
+) -> tuple[list[Request], tuple[Resting, ...]]:
+    """The requests that are to be served, in the order of ``seen``, and those that rest."""
+    waiting = [
+        one.request if isinstance(one, Resting) else one
+        for one in seen.values()
+        if isinstance(one, Request) or (isinstance(one, Resting) and one.until <= moment)
+    ]
+    resting = (one for one in seen.values() if isinstance(one, Resting) and one.until > moment)
+    return waiting, tuple(resting)

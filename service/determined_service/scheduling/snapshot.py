@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from determined_service.base.records import record
 from determined_service.base.spread import Spread
+from determined_service.base.units import names_of
 
 MAX_ZERO_SLOT_TASKS = 100
 """Allocations without slots that one agent runs at a time, where its pool says nothing else."""
@@ -29,8 +30,8 @@ class Constraint:
     labels: tuple[tuple[str, frozenset[str]], ...] = ()
 
     def admits(self, agent_id: str, labels: Mapping[str, str]) -> bool:
-        """Whether an agent of that name and with these labels will do."""
-        return (not self.agents or agent_id in self.agents) and all(
+        """Whether an agent, or a unit, of that name and with these labels will do."""
+        return (not self.agents or not self.agents.isdisjoint(names_of(agent_id))) and all(
             labels.get(key) in values for key, values in self.labels
         )
 
@@ -63,8 +64,19 @@ class Request:
 
 
 @record
+class Resting:
+    """A request that is not to be served before ``until``, in seconds since 1970: its agent's cluster had no
+    room for the leg before, for the reason in ``words``."""
+
+    request: Request
+    until: float
+    words: str
+
+
+@record
 class Agent:
-    """An agent that may be given work. ``slots``: ids of all its enabled slots. ``used``: slots
+    """An agent that may be given work, or a unit of one (:mod:`determined_service.base.units`), which is what
+    every name of an agent in a snapshot means. ``slots``: ids of all its enabled slots. ``used``: slots
     that are held, which may include some that were disabled meanwhile. ``max_zero_slot_tasks``: how many
     allocations without slots it runs at a time."""
 
@@ -123,9 +135,12 @@ class Running:
 class Snapshot:
     """``requests`` in the order in which they came, a search's runner before the search's trials;
     ``used_by_group``: slots held, by experiment; ``running``: what holds slots, in the order in which it was
-    placed, also on agents that may not be given work."""
+    placed, also on agents that may not be given work; ``resting``: what is not served at ``moment``, in
+    seconds since 1970 (0: nothing rests)."""
 
     requests: tuple[Request, ...]
     agents: tuple[Agent, ...]
     used_by_group: Mapping[int, int] = field(default_factory=dict)
     running: tuple[Running, ...] = ()
+    resting: tuple[Resting, ...] = ()
+    moment: float = 0.0

@@ -44,6 +44,23 @@ async def test_slots_come_drain_and_go(world: World) -> None:
     assert (await world.work())["kill"] == []
 
 
+async def test_a_leg_is_told_the_machine_of_its_slots(world: World) -> None:
+    await world.register(slots=0)
+    nodes = [{"id": 0, "machine": "node-1"}, {"id": 1, "machine": "node-2"}]
+    assert await tell(world, *nodes) == 200
+    await world.started(SINGLE)
+    trial = await world.launched()
+    assert (trial.spec["slot_ids"], trial.spec["machine"]) == ([0], "node-1")
+    # A slot may move, and an agent that knows no machines names none.
+    found = "SELECT machine FROM slots ORDER BY slot_id"
+    assert await tell(world, {"id": 0, "machine": "node-3"}, {"id": 1}) == 200
+    assert [row["machine"] for row in await world.rows(found)] == ["node-3", None]
+    # What is told of machines reaches logs and terminals.
+    for bad in ("", "a b", "node\x1b[2J", "a/b", "n" * 254):
+        assert await tell(world, {"id": 0, "machine": bad}) == 400
+    assert [row["machine"] for row in await world.rows(found)] == ["node-3", None]
+
+
 async def test_only_the_registered_session_is_heard(world: World) -> None:
     await world.register(slots=2)
     session, world.session = world.session, str(uuid.uuid4())
@@ -69,6 +86,15 @@ async def test_a_leg_that_was_accepted_says_what_it_waits_for(world: World) -> N
     assert [row["log"] for row in await world.rows(said, id=trial.allocation_id)] == [
         f"{words}\n".encode()
     ]
+    told = "SELECT payload ->> 'message' AS text FROM prefect_outbox WHERE entity = :id ORDER BY id"
+    messages = [row["text"] for row in await world.rows(told, id=trial.entity)]
+    assert messages.count(words) == 1
+    assert messages[-1] == words
+    await world.rows(
+        "UPDATE allocations SET assigned_at = now() - interval '2 minutes' RETURNING id"
+    )
+    stuck = ok(await world.user.get("/api/v1/cluster/health-report"))["stuck"]
+    assert [item["waitsFor"] for item in stuck["notStarted"]] == [WHY]
     ok(await trial.started())
     # Too late.
     assert await tell(world, *both, **{trial.allocation_id: WHY}) == 200

@@ -105,6 +105,18 @@ slots = sa.Table(
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
     # Its agent says that it is about to go.
     sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Of an agent that stands for several machines: the one that the slot is of.
+    sa.Column("machine", sa.Text),
+)
+
+# Machines that an administrator has taken out of use, of agents that stand for several: they stay so when
+# they leave and come back. ``draining``: what runs there may finish.
+disabled_machines = sa.Table(
+    "disabled_machines",
+    metadata,
+    sa.Column("agent_id", sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("machine", sa.Text, primary_key=True),
+    sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 # What Prefect must still be told, in order per entity. Written in the transaction that changes

@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -45,6 +46,7 @@ from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
+from determined_service.lifecycle import unplaced
 from determined_service.lifecycle.exits import Exit, ExitFacts, Outcome, describe_exit
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
@@ -125,11 +127,16 @@ _LOCK_LEG = sa.text(
     FOR NO KEY UPDATE OF k, a
     """
 )
+MACHINE = """(
+    SELECT s.machine FROM slots s
+    WHERE s.agent_id = coalesce(r.agent_id, a.agent_id)
+      AND s.slot_id = (coalesce(r.slot_ids, a.slot_ids) ->> 0)::int)"""
+"""SQL: the machine of the slots of an allocation ``a``, or of its node ``r``."""
 _ORDERS = sa.text(
-    """
+    f"""
     SELECT a.id, a.task_id, a.run_id, a.resource_pool, a.token, a.agent_id, a.nodes,
            coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
-           k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
+           {MACHINE} AS machine, k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
            u.admin AS is_administrator, u.agent_user_group AS account, g.slot_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
@@ -221,6 +228,7 @@ class SlotKind(TaskKind):
             slot_ids=row.slot_ids,
             node=row.node,
             nodes=row.nodes,
+            machine=row.machine,
             resource_pool=row.resource_pool,
             session_token=row.token,
             cluster_id=str(settings.cluster_id),
@@ -264,6 +272,8 @@ class SlotKind(TaskKind):
         )
         if (stopped := states.OUTCOME.get(leg.task_state)) is not None:
             outcome, state, words = Outcome(stopped), stopped, leg.task_reason or words
+        elif exit.kind is ExitKind.UNPLACED and leg.kill_requested_at is None:
+            return LegEnd(Outcome.UNPLACED, words, partial(_rest, leg=leg, reason=exit.reason))
         elif exit.kind is ExitKind.INFRASTRUCTURE:
             outcome, state = Outcome.LOST, states.ERROR
         elif exit.exit_code or exit.exit_signal or exit.kind is not ExitKind.EXITED:
@@ -303,6 +313,11 @@ class SlotKind(TaskKind):
         await transition(change, TASK, task_id, state, reason=reason)
         if self.mirrored:
             prefect_states.ended(change, prefect_states.task_entity(task_id), state, reason)
+
+
+async def _rest(change: Change, leg: sa.Row[Any], reason: str | None) -> None:
+    await allocating.request_again(change, leg.id)
+    await unplaced.rest(change, leg.task_id, leg.id, reason)
 
 
 def variables_of(environment: Mapping[str, Any], slot_type: str) -> list[str]:

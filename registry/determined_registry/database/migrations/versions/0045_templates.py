@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0044"
-down_revision = "0040"
+revision = "0045"
+down_revision = "0043"
 branch_labels = None
 depends_on = None
 
