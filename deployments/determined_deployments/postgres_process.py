@@ -36,10 +36,13 @@ comes through a socket that only this process' account enters, while the pod sta
 
 def main(folder: str, passwords: str, address: str, port: str) -> None:
     """Prepares the databases, then becomes the server, which SIGINT ends fast and cleanly."""
+    Path(folder).mkdir(mode=0o700, exist_ok=True)
     data = Path(folder) / "db"
     if not data.exists():
         # Nobody needs the superuser's password: it does not come through the network.
         postgres.initialize(data, secrets.token_urlsafe(24), None)
+    # Kubernetes may have given the volume to the pod's group, and Postgres wants its folder for itself.
+    data.chmod(0o700)
     (data / "pg_hba.conf").write_text(LOGINS)
     # One pod at a time has the volume, so the file is left by a server that was killed.
     (data / "postmaster.pid").unlink(missing_ok=True)
