@@ -9,10 +9,8 @@ import asyncio
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import aiohttp
@@ -23,6 +21,7 @@ from kubernetes_asyncio.config import ConfigException
 from kubernetes_asyncio.stream import WsApiClient
 
 from determined.common.backoff import Backoff
+from determined_deployments.agent.launchers.kubernetes.features import Features
 from determined_deployments.agent.outage import Outage
 
 logger = logging.getLogger(__name__)
@@ -71,27 +70,6 @@ class ApiError(Exception):
             return cls(status, "", body[:MOST_OUTPUT] or f"HTTP status {status}")
 
 
-@dataclass(frozen=True)
-class Server:
-    """What the API server can do, by its version."""
-
-    major: int
-    minor: int
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Server:
-        """From ``/version``, whose numbers may have a suffix such as ``27+``."""
-        numbers = [re.match(r"\d+", str(told.get(name, ""))) for name in ("major", "minor")]
-        major, minor = (int(found.group()) if found else 0 for found in numbers)
-        return cls(major, minor)
-
-    def at_least(self, minor: int) -> bool:
-        return (self.major, self.minor) >= (1, minor)
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
-
-
 class Bucket:
     """``rate`` requests a second on average, ``burst`` of them at once."""
 
@@ -125,9 +103,6 @@ class Client:
         self._context = context
         self.bucket = Bucket(requests_per_second, 2 * requests_per_second)
         self.outage = Outage("the API server of Kubernetes", logger)
-        self.server = Server(0, 0)
-        self.default_namespace = "default"
-        """Of the kubeconfig's context, or of the agent's own pod."""
         self._loaded_at = 0.0
 
     async def __aenter__(self) -> Self:
@@ -150,14 +125,11 @@ class Client:
         try:
             if self._kubeconfig is None and inside and "KUBECONFIG" not in os.environ:
                 kube_config.load_incluster_config(client_configuration=found)
-                self.default_namespace = _own_namespace()
             else:
                 path = self._kubeconfig or os.environ.get("KUBECONFIG")
-                loader = await kube_config.load_kube_config(
+                await kube_config.load_kube_config(
                     path, self._context, client_configuration=found, persist_config=False
                 )
-                named = loader.current_context["context"].safe_get("namespace")
-                self.default_namespace = named or "default"
         except (ConfigException, OSError, TypeError, ValueError) as error:
             raise Unconfigured(
                 f"kubernetes: no cluster is known: {error}; set kubernetes.kubeconfig (and"
@@ -265,10 +237,10 @@ class Client:
         self._configuration.api_key = fresh.api_key
         self._api.configuration.api_key = self._streams.configuration.api_key = fresh.api_key
 
-    async def find_server(self) -> Server:
-        """Asks for the version, until the server answers."""
-        self.server = Server.of(await self.request("GET", "/version"))
-        return self.server
+    async def features(self) -> Features:
+        """What the server can do; asks until it answers."""
+        told = await self.request("GET", "/version")
+        return Features.of(f"{told.get('major')}.{told.get('minor')}")
 
     async def list(self, path: str, query: Mapping[str, Any]) -> tuple[list[Json], str]:
         """All objects, page by page, and the version from which a watch goes on. Raises ApiError."""
@@ -368,14 +340,6 @@ def _exit_code(status: Json) -> int:
         if cause.get("reason") == "ExitCode":
             return int(cause["message"])
     raise Unreachable(str(status.get("message") or "the command was not run"))
-
-
-def _own_namespace() -> str:
-    try:
-        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
-            return file.read().strip() or "default"
-    except OSError:
-        return "default"
 
 
 def _words(error: BaseException) -> str:
