@@ -58,7 +58,9 @@ DISRUPTIONS = {
     "TerminationByKubelet": "ended by its node",
 }
 """The condition DisruptionTarget of a pod, by its reason."""
-LOST_AT_START = re.compile(r"No module named '?determined|can't open file|[Nn]o such file or directory")
+LOST_AT_START = re.compile(
+    r"No module named '?determined|can't open file|[Nn]o such file or directory"
+)
 
 
 @dataclass(frozen=True)
@@ -228,9 +230,7 @@ def _why_failed(sight: Sight) -> str:
         ended = (one.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
             words = said(ended.get("message") or ended.get("reason") or "")
-            return (
-                f"init container {one.get('name')} ended with exit code {ended['exitCode']}: {words}"
-            )
+            return f"init container {one.get('name')} ended with exit code {ended['exitCode']}: {words}"
     return f"pod {sight.name} failed: {said(status.get('message') or _why_gone(sight))}"
 
 
