@@ -173,7 +173,8 @@ httpGet:
 {{- define "det.agentPools" -}}
 {{- $found := list -}}
 {{- range .Values.resourcePools -}}
-{{- if (.agent | default dict).enabled | default true | or (not (hasKey (.agent | default dict) "enabled")) -}}
+{{- $agent := .agent | default dict -}}
+{{- if or (not (hasKey $agent "enabled")) $agent.enabled -}}
 {{- $found = append $found . -}}
 {{- end -}}
 {{- end -}}

@@ -95,7 +95,7 @@
     "prefect_api_url" (include "det.prefectUrl" $root)
     "prefect_auth" "$(prefect-auth)"
     "work_dir" "/data/agent"
-    "container" (dict "images" (dict "cpu" $image "cuda" $image))
+    "container" (dict "images" (dict "cpu" $image "cuda" $image "rocm" $image))
     "security" (dict "default_task" (dict "uid" (int $root.Values.agents.taskUid) "gid" (int $root.Values.agents.taskGid)))
     "kubernetes" $kubernetes -}}
 {{- mustMergeOverwrite $found (deepCopy ($agent.settings | default dict)) | mustToPrettyJson -}}
