@@ -177,6 +177,26 @@ def test_every_secret_of_settings_is_mounted_where_they_are_filled(values: Path)
             assert mounted == {"agent-token", "prefect-auth"}
 
 
+def test_the_volume_of_checkpoints_is_beside_the_pools_own() -> None:
+    objects = rendered(CHART / "ci/shared-folder-values.yaml")
+    (config,) = of_kind(objects, "ConfigMap", "-agent-default")
+    spec = json.loads(config["data"]["agent.json"])["kubernetes"]["pod_spec"]["spec"]
+    assert [one["name"] for one in spec["volumes"]] == ["data", "checkpoints"]
+    containers = {one["name"]: one for one in spec["containers"]}
+    assert [one["mountPath"] for one in containers["determined-container"]["volumeMounts"]] == [
+        "/data",
+        "/checkpoints",
+    ]
+    assert "volumeMounts" not in containers["sidecar"]
+    # The service hands files out, and the agent deletes them.
+    mounted = {
+        name
+        for name, pod in pods(objects)
+        if any(one["mountPath"] == "/checkpoints" for one in pod["containers"][0]["volumeMounts"])
+    }
+    assert mounted == {"r-determined-prefect", "r-determined-prefect-agent-default"}
+
+
 def test_the_generated_secret_has_every_key_and_stays() -> None:
     objects = rendered()
     (secret,) = of_kind(objects, "Secret")
@@ -301,6 +321,7 @@ def test_migrations_run_before_an_upgrade_and_at_no_other_time() -> None:
         ),
         ({"ingress": {"enabled": True}}, "ingress.host: the name"),
         ({"db": {"hostAddress": "x"}}, "db.password: of db.user"),
+        ({"checkpointStorage": {"type": "shared_fs", "hostPath": "/c"}}, "baseline forbids"),
         ({"tasksNamespace": {"name": "det"}}, "would run in the namespace of the release"),
         (
             {"checkpointStorage": {"type": "shared_fs", "claim": "c", "hostPath": "/c"}},

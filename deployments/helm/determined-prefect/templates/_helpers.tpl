@@ -190,9 +190,39 @@ httpGet:
 {{- $found | uniq | sortAlpha | toJson -}}
 {{- end -}}
 
-{{- define "det.hasClaim" -}}
-{{- if .Values.checkpointStorage.claim }}yes{{ end -}}
+{{/* Checkpoints as files, in a volume that the service, the agents and tasks mount: its claim, or a folder of nodes */}}
+{{- define "det.hasFolder" -}}
+{{- if has .Values.checkpointStorage.type (list "shared_fs" "directory") }}yes{{ end -}}
 {{- end -}}
 {{- define "det.storagePath" -}}
-{{ required "checkpointStorage.hostPath: with claim, the folder where the claim is mounted" .Values.checkpointStorage.hostPath }}
+{{ required "checkpointStorage: name the folder (hostPath, or container_path of type directory)" (.Values.checkpointStorage.hostPath | default .Values.checkpointStorage.container_path) }}
+{{- end -}}
+{{- define "det.storageVolume" -}}
+name: checkpoints
+{{- if .Values.checkpointStorage.claim }}
+persistentVolumeClaim: {claimName: {{ .Values.checkpointStorage.claim }}}
+{{- else }}
+{{- if and .Values.tasksNamespace.create (has .Values.tasksNamespace.podSecurity (list "baseline" "restricted")) }}
+{{- fail (printf "checkpointStorage: without claim, %s is a folder of nodes, which tasksNamespace.podSecurity: %s forbids; name a ReadWriteMany claim, use an object storage, or set podSecurity to \"\"" (include "det.storagePath" .) .Values.tasksNamespace.podSecurity) }}
+{{- end }}
+hostPath: {path: {{ include "det.storagePath" . }}, type: DirectoryOrCreate}
+{{- end }}
+{{- end -}}
+
+{{/* A pod_spec with the volume of checkpoints in it, beside what it has itself: (list $ POD_SPEC) */}}
+{{- define "det.withStorage" -}}
+{{- $root := index . 0 -}}
+{{- $pod := deepCopy (index . 1) -}}
+{{- $spec := $pod.spec | default dict -}}
+{{- $mount := dict "name" "checkpoints" "mountPath" (include "det.storagePath" $root) -}}
+{{- $containers := list -}}
+{{- $ours := dict "name" "determined-container" -}}
+{{- range $spec.containers -}}
+{{- if eq .name "determined-container" }}{{ $ours = . }}{{ else }}{{ $containers = append $containers . }}{{ end -}}
+{{- end -}}
+{{- $_ := set $ours "volumeMounts" (append ($ours.volumeMounts | default list) $mount) -}}
+{{- $_ := set $spec "containers" (append $containers $ours) -}}
+{{- $_ := set $spec "volumes" (append ($spec.volumes | default list) (fromYaml (include "det.storageVolume" $root))) -}}
+{{- $_ := set $pod "spec" $spec -}}
+{{- toJson $pod -}}
 {{- end -}}

@@ -77,13 +77,10 @@
 {{- with $root.Values.imagePullSecretName }}{{ $_ := set $kubernetes "image_pull_secrets" (list .) }}{{ end -}}
 {{- with $root.Values.slotResourceRequests.cpu }}{{ $_ := set $kubernetes "slot_resources" (dict "cpu" (toString .)) }}{{ end -}}
 {{- if $root.Values.agents.kubeconfigSecret }}{{ $_ := set $kubernetes "kubeconfig" "/kubeconfig/kubeconfig" }}{{ end -}}
-{{- if include "det.hasClaim" $root -}}
-{{- $mount := dict "name" "determined-checkpoints" "mountPath" (include "det.storagePath" $root) -}}
-{{- $volume := dict "name" "determined-checkpoints" "persistentVolumeClaim" (dict "claimName" $root.Values.checkpointStorage.claim) -}}
-{{- $container := dict "name" "determined-container" "volumeMounts" (list $mount) -}}
-{{- $_ := set $kubernetes "pod_spec" (dict "spec" (dict "volumes" (list $volume) "containers" (list $container))) -}}
-{{- end -}}
 {{- $kubernetes = mustMergeOverwrite $kubernetes (deepCopy ($agent.kubernetes | default dict)) -}}
+{{- if include "det.hasFolder" $root -}}
+{{- $_ := set $kubernetes "pod_spec" (fromJson (include "det.withStorage" (list $root ($kubernetes.pod_spec | default dict)))) -}}
+{{- end -}}
 {{- $image := include "det.image" (list $root "harness") -}}
 {{- $found := dict
     "agent_id" (printf "%s-%s" (include "det.fullname" $root) (include "det.poolName" $pool.pool_name))
