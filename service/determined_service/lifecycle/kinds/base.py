@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -51,6 +52,7 @@ from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
+from determined_service.lifecycle import unplaced
 from determined_service.lifecycle.exits import Exit, ExitFacts, Outcome, describe_exit
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
@@ -286,6 +288,8 @@ class SlotKind(TaskKind):
         )
         if (stopped := states.OUTCOME.get(leg.task_state)) is not None:
             outcome, state, words = Outcome(stopped), stopped, leg.task_reason or words
+        elif exit.kind is ExitKind.UNPLACED and leg.kill_requested_at is None:
+            return LegEnd(Outcome.UNPLACED, words, partial(_rest, leg=leg, reason=exit.reason))
         elif exit.kind is ExitKind.INFRASTRUCTURE:
             outcome, state = Outcome.LOST, states.ERROR
         elif exit.exit_code or exit.exit_signal or exit.kind is not ExitKind.EXITED:
@@ -325,6 +329,11 @@ class SlotKind(TaskKind):
         await transition(change, TASK, task_id, state, reason=reason)
         if self.mirrored:
             prefect_states.ended(change, prefect_states.task_entity(task_id), state, reason)
+
+
+async def _rest(change: Change, leg: sa.Row[Any], reason: str | None) -> None:
+    await allocating.request_again(change, leg.id)
+    await unplaced.rest(change, leg.task_id, leg.id, reason)
 
 
 def variables_of(environment: Mapping[str, Any], slot_type: str) -> list[str]:
