@@ -289,7 +289,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
         + "environment: {pod_spec: {spec: {}}, ports: {a: 8080}}\nslurm: {slots_per_node: 2}\n"
         "retention_policy: {log_retention_days: 3}\nintegrations: {webhooks: {webhook_id: [1]}}\n",
         [
-            "environment.pod_spec is stored but ignored: there are no agents on Kubernetes",
+            "environment.pod_spec is stored but ignored: resource pool 'default' has agents on machines",
             "slurm is stored but ignored: there are no agents on Slurm or PBS",
             "environment.ports is",
             "retention_policy is stored but ignored: logs are kept as long as their experiment",
