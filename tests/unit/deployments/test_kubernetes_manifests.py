@@ -511,6 +511,16 @@ def test_names_and_labels_are_valid_and_tell_legs_apart() -> None:
     assert labels.value("agent-1") == "agent-1"
 
 
+def test_pods_of_gangs_alone_have_the_label_that_lets_them_reach_each_other() -> None:
+    gang, single = (leg(nodes=nodes, node=0) for nodes in (2, 1))
+    for spec, wanted in ((gang, "2"), (single, None)):
+        found = job(agent(), spec)["spec"]["template"]["metadata"]["labels"]
+        assert found.get(labels.NODES) == wanted
+    chart = Path(__file__).parents[3] / "deployments/helm/determined-prefect/templates"
+    policies = (chart / "networkpolicies.yaml").read_text()
+    assert policies.count(f"key: {labels.NODES}, operator: Exists") == 3
+
+
 def test_labels_say_whose_a_pod_is() -> None:
     spec = leg(2, nodes=2, node=1, leg_id="7.b2c1.1.n1", owner="ada lovelace")
     found = job(agent(), spec, machine="node-3")
