@@ -333,7 +333,7 @@ async def test_refusals(standin: StandIn, api: client.ApiClient, kind: str, by: 
         events = (await client.CoreV1Api(api).list_namespaced_event(NAMESPACE)).items
         return [one.message for one in events if one.reason == "FailedCreate"]
 
-    (message,) = await until_async("the Job's event", told)
+    message = (await until_async("the Job's event", told))[0]
     assert words in message
 
 

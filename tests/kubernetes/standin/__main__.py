@@ -6,10 +6,12 @@ Prints the kubeconfig's path when it serves.
 from __future__ import annotations
 
 import argparse
+import functools
 import signal
 import threading
 from pathlib import Path
 
+from tests.kubernetes.standin.cluster import Cluster
 from tests.kubernetes.standin.running import running
 
 
@@ -25,17 +27,16 @@ def main() -> None:
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     done = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: done.set())
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda *_: done.set())
     with running(asked.version, asked.folder) as standin:
         amounts = {"cpu": asked.cpu} | ({"nvidia.com/gpu": asked.gpus} if asked.gpus else {})
         for number in range(asked.nodes):
             name = f"node-{number}"
-            standin.do(
-                lambda cluster, name=name: cluster.add_node(name, amounts, hollow=asked.hollow)
-            )
+            add = functools.partial(Cluster.add_node, name=name, allocatable=amounts)
+            standin.do(functools.partial(add, hollow=asked.hollow))
         for name in asked.namespace:
-            standin.do(lambda cluster, name=name: cluster.add_namespace(name))
+            standin.do(functools.partial(Cluster.add_namespace, name=name))
         print(standin.kubeconfig, flush=True)
         done.wait()
 

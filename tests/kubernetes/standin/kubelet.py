@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.kubernetes.standin.container import Container
 from tests.kubernetes.standin.objects import Object, Refused, is_ending, now, set_condition
@@ -223,9 +224,10 @@ class PodRun:
     async def _wait(self, running: list[Container]) -> None:
         ends = [asyncio.create_task(container.wait()) for container in running]
         ending = asyncio.create_task(self._ending.wait())
-        all_ended = asyncio.ensure_future(asyncio.gather(*ends))
+        all_ended: asyncio.Future[list[int]] = asyncio.gather(*ends)
         try:
-            await asyncio.wait({all_ended, ending}, return_when=asyncio.FIRST_COMPLETED)
+            waiting: list[asyncio.Future[Any]] = [all_ended, ending]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not all_ended.done():
                 for container in running if self._grace else ():
                     container.signal(signal.SIGTERM)
