@@ -13,6 +13,7 @@ from determined.common.wire import workspace
 from determined.expconf.launch import TRIAL_CLASS
 
 PROCESSES = "determined-process"
+KUBERNETES = "determined-kubernetes"
 """The type of agents that run processes (``worker_type``); the others run containers."""
 ORDERS = {
     "priority": "by priority",

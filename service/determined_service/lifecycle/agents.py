@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 import uuid
@@ -18,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined import __version__
 from determined.common.wire import version
 from determined.common.wire.agents import MOUNTS, AgentState, Registration, Slot, Work, WorkRequest
+from determined.common.wire.checks import show
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.times import HEARTBEAT_S
 from determined.expconf.heeding import PROCESSES
@@ -52,7 +54,7 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     an agent that does not suit its pool, or whose pool the cluster configuration does not have.
     """
     require_understood(agent_id, facts.wire, facts.version)
-    _require_distinct(facts.slots)
+    _require_slots(facts.slots)
     _require_labels(facts.labels)
     async with changing(db) as change:
         await _require_one_type(change.conn, agent_id, facts)
@@ -70,11 +72,20 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     return [key for key in facts.allocations if key not in known or known[key].kill]
 
 
-def _require_distinct(found: list[Slot]) -> None:
+_MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+
+
+def _require_slots(found: list[Slot]) -> None:
     for slot, count in Counter(slot.id for slot in found).items():
         if count > 1:
             raise BadRequest(
                 f"slots: {count} slots have the id {slot}; each slot needs an id of its own"
+            )
+    for machine in {slot.machine for slot in found if slot.machine is not None}:
+        if not _MACHINE.fullmatch(machine):
+            raise BadRequest(
+                f"slots: {show(machine)} is not a machine's name, which has up to 253 letters, digits, dots,"
+                " hyphens and underscores"
             )
 
 
@@ -157,12 +168,12 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
 # A slot that an administrator disabled stays so.
 _SLOTS = sa.text(
     """
-    INSERT INTO slots (agent_id, slot_id, device, draining)
+    INSERT INTO slots (agent_id, slot_id, device, draining, machine)
     SELECT :agent_id, (item ->> 'id')::int, coalesce(item -> 'device', '{}'),
-           coalesce((item ->> 'draining')::bool, false)
+           coalesce((item ->> 'draining')::bool, false), item ->> 'machine'
     FROM jsonb_array_elements(cast(:slots AS jsonb)) AS item
     ON CONFLICT (agent_id, slot_id)
-    DO UPDATE SET device = excluded.device, draining = excluded.draining
+    DO UPDATE SET device = excluded.device, draining = excluded.draining, machine = excluded.machine
     """
 )
 
@@ -181,7 +192,7 @@ async def note_state(db: Database, agent_id: str, state: AgentState) -> None:
     What holds a slot that is gone goes on until its agent reports the end. Raises Conflict: register first;
     BadRequest for slots with one id.
     """
-    _require_distinct(state.slots)
+    _require_slots(state.slots)
     async with changing(db) as change:
         own = sa.select(agents.c.id).where(
             agents.c.id == agent_id, agents.c.session == state.session

@@ -12,8 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
 from determined.common.printable import counted
+from determined.expconf.heeding import KUBERNETES
 from determined_service.base.errors import BadRequest
+from determined_service.base.records import record
 from determined_service.base.spread import Spread, could_hold
+from determined_service.base.units import units_of
 from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.snapshot import Constraint
@@ -23,20 +26,52 @@ SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
 _FIELD = "resources.resource_pool"
 _NOR = {
     Spread.NONE: ", and resources.is_single_node forbids several",
-    Spread.EVEN: ", and whole agents with equal numbers of slots do not give that number",
-    Spread.UNEVEN: ", and than all agents have together",
+    Spread.EVEN: ", and whole {noun}s with equal numbers of slots do not give that number",
+    Spread.UNEVEN: ", and than all {noun}s have together",
 }
 # ``here``: within the last minutes, so that one that is just restarting counts.
 _AGENTS = sa.text(
-    """
+    f"""
     SELECT g.id, g.labels, g.last_heartbeat > now() - interval '5 minutes' AS here,
-           count(s.agent_id) AS n
-    FROM agents g LEFT JOIN slots s ON s.agent_id = g.id AND s.enabled
+           p.worker_type = '{KUBERNETES}' AS has_pods, s.slots
+    FROM agents g JOIN pools p ON p.name = g.resource_pool
+    LEFT JOIN (
+        SELECT agent_id, json_agg(json_build_array(slot_id, machine) ORDER BY slot_id) AS slots
+        FROM slots WHERE enabled GROUP BY agent_id
+    ) s ON s.agent_id = g.id
     WHERE g.resource_pool = :pool
-    GROUP BY g.id
-    ORDER BY n DESC, g.id
     """
 )
+
+
+@record
+class _Place:
+    """A unit of an agent, and how many of its slots are enabled. ``here``: as in the query."""
+
+    name: str
+    agent_id: str
+    labels: Mapping[str, str]
+    here: bool
+    n: int
+
+
+async def _places(conn: AsyncConnection, pool: str, cluster: ClusterConfig) -> list[_Place]:
+    """The units of the pool's agents, the widest first."""
+    most = cluster.max_slots_per_pod(pool)
+    found = [
+        _Place(unit.name, row.id, row.labels, row.here, len(unit.slots))
+        for row in await conn.execute(_AGENTS, {"pool": pool})
+        for unit in units_of(row.id, row.slots or (), most if row.has_pods else None)
+    ]
+    return sorted(found, key=lambda one: (-one.n, one.name))
+
+
+def _sizes(here: Sequence[_Place]) -> tuple[str, str]:
+    """What the places are called, and the widest of them with their slots, in words."""
+    noun = "machine" if any(one.name != one.agent_id for one in here) else "agent"
+    named = ", ".join(f"{one.name} {one.n}" for one in here[:NAMED])
+    more = f", and {len(here) - NAMED} more" if len(here) > NAMED else ""
+    return noun, f"{noun}s and their slots: {named}{more}"
 
 
 def pool_of(config: Mapping[str, Any], cluster: ClusterConfig) -> str | None:
@@ -77,12 +112,12 @@ async def check_slots(
                 f"resources.fallback.pools[{index}]: {name!r} is the pool that it leads away from: leave it"
                 " out"
             )
-    every = list(await conn.execute(_AGENTS, {"pool": pool}))
+    every = await _places(conn, pool, cluster)
     here = [row for row in every if row.here]
     if not here:
         return pool, (SLOTS_EXCEEDED,)
     if constraint is not None:
-        known = [row for row in every if constraint.admits(row.id, row.labels)]
+        known = [row for row in every if constraint.admits(row.name, row.labels)]
         if not known and cluster.launch_error:
             raise BadRequest(_none_admitted(pool, constraint, here))
         here = [row for row in known if row.here]
@@ -92,12 +127,12 @@ async def check_slots(
         return pool, ()
     if not here or not cluster.launch_error:
         return pool, (SLOTS_EXCEEDED,)
-    sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
+    noun, sizes = _sizes(here)
     those = "" if constraint is None else " that resources.placement admits"
-    nor = _NOR[spread] if len(here) > 1 else ""
+    nor = _NOR[spread].format(noun=noun) if len(here) > 1 else ""
     raise BadRequest(
-        f"resources.slots_per_trial: {_more(wanted)} than any agent of the resource "
-        f"pool {pool!r}{those} has{nor} (agents and their slots: {sizes})"
+        f"resources.slots_per_trial: {_more(wanted)} than any {noun} of the resource "
+        f"pool {pool!r}{those} has{nor} ({sizes})"
     )
 
 
@@ -117,15 +152,15 @@ async def check_task_slots(
             f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
         )
     await require_pool(conn, pool, _FIELD)
-    here = [row for row in await conn.execute(_AGENTS, {"pool": pool}) if row.here]
+    here = [row for row in await _places(conn, pool, cluster) if row.here]
     if not here:
         return pool, (SLOTS_EXCEEDED,)
     if could_hold(slots, Counter(row.n for row in here), Spread.NONE) or not slots:
         return pool, ()
-    sizes = ", ".join(f"{row.id} {row.n}" for row in here[:NAMED])
+    noun, sizes = _sizes(here)
     raise BadRequest(
-        f"request unfulfillable: resources.slots: {_more(slots)} than any agent of the resource pool "
-        f"{pool!r} has, and only trials run on several agents (agents and their slots: {sizes})"
+        f"request unfulfillable: resources.slots: {_more(slots)} than any {noun} of the resource pool "
+        f"{pool!r} has, and only trials run on several {noun}s ({sizes})"
     )
 
 
@@ -141,8 +176,8 @@ def _more(slots: int) -> str:
     return f"{counted(slots, 'slot')} {'is' if slots == 1 else 'are'} more"
 
 
-def _none_admitted(pool: str, constraint: Constraint, here: Sequence[sa.Row[Any]]) -> str:
-    names = sorted(row.id for row in here)
+def _none_admitted(pool: str, constraint: Constraint, here: Sequence[_Place]) -> str:
+    names = sorted({row.agent_id for row in here})
     labels = sorted({f"{key}={value}" for row in here for key, value in row.labels.items()})
     have = f"labels: {listed(labels)}" if labels else "no labels"
     such = admitted(constraint).removeprefix("an ")

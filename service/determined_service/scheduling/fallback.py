@@ -20,8 +20,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
+from determined.expconf.heeding import KUBERNETES
 from determined_service.base.db import Database
 from determined_service.base.spread import Spread, could_hold
+from determined_service.base.units import units_of
 from determined_service.lifecycle import trial_queue
 from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.scheduling import job_changes
@@ -59,7 +61,9 @@ _AGENTS = sa.text(
     f"""
     SELECT g.id, g.resource_pool, g.labels, g.enabled AND NOT g.draining AS open,
            {presence.is_alive()} AS alive,
-           (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled AND NOT s.draining) AS slots
+           p.worker_type = '{KUBERNETES}' AS has_pods,
+           (SELECT json_agg(json_build_array(s.slot_id, s.machine) ORDER BY s.slot_id) FROM slots s
+            WHERE s.agent_id = g.id AND s.enabled AND NOT s.draining) AS slots
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     WHERE NOT p.removed
     """
@@ -125,13 +129,13 @@ class Agents:
         wanted = 1 if wanted is None else wanted
         alone = resources.get("is_single_node")
         for pool in pools:
+            most = cluster.max_slots_per_pod(pool)
             sizes = Counter(
-                row.slots
+                len(unit.slots)
                 for row in self._rows
-                if row.resource_pool == pool
-                and row.alive
-                and row.open
-                and (constraint is None or constraint.admits(row.id, row.labels))
+                if row.resource_pool == pool and row.alive and row.open
+                for unit in units_of(row.id, row.slots or (), most if row.has_pods else None)
+                if constraint is None or constraint.admits(unit.name, row.labels)
             )
             spread = Spread.of(alone, cluster.scheduler_of(pool).allow_heterogeneous_fits)
             if sizes and could_hold(wanted, sizes, spread):

@@ -19,6 +19,7 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict
 from determined_service.base.hub import Hub
+from determined_service.base.units import agent_of
 from determined_service.lifecycle import allocations as allocating
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.scheduler import Decision, Placement, Preemption
@@ -53,7 +54,7 @@ async def assign(change: Change, placement: Placement) -> bool:
             ALLOCATION,
             placement.id,
             states.ASSIGNED,
-            agent_id=placement.agent_id,
+            agent_id=agent_of(placement.agent_id),
             slot_ids=list(placement.slot_ids),
             nodes=len(placement.parts),
             token=token,
@@ -66,14 +67,14 @@ async def assign(change: Change, placement: Placement) -> bool:
             {
                 "allocation_id": placement.id,
                 "id": f"{placement.id}.{node}",
-                "agent_id": part.agent_id,
+                "agent_id": agent_of(part.agent_id),
                 "slot_ids": list(part.slot_ids),
                 "node": node,
             }
             for node, part in enumerate(placement.parts)
         ]
         await change.conn.execute(sa.insert(allocation_resources), nodes)
-    change.notify(*(topics.agent(part.agent_id) for part in placement.parts))
+    change.notify(*(topics.agent(agent_of(part.agent_id)) for part in placement.parts))
     return moved
 
 

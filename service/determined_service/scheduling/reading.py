@@ -12,9 +12,12 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.expconf.heeding import KUBERNETES
 from determined_service.base.spread import Spread
+from determined_service.base.units import Unit, units_of
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.kept import KeptAllocations, Live, Owner, Row
+from determined_service.scheduling.layout import Layout
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.snapshot import (
     Agent,
@@ -31,11 +34,14 @@ MOST_CONSTRAINTS = 1000
 _AGENTS = sa.text(
     f"""
     SELECT coalesce(json_agg(
-        json_build_array(g.id, g.resource_pool, g.labels, s.ids) ORDER BY g.id), '[]')::text
-    FROM agents g
+        json_build_array(g.id, g.resource_pool, g.labels, s.ids, s.closed, s.machines,
+            p.worker_type = '{KUBERNETES}') ORDER BY g.id), '[]')::text
+    FROM agents g JOIN pools p ON p.name = g.resource_pool
     LEFT JOIN (
-        SELECT agent_id, array_agg(slot_id ORDER BY slot_id) AS ids
-        FROM slots WHERE enabled AND NOT draining GROUP BY agent_id
+        SELECT agent_id, array_agg(slot_id ORDER BY slot_id) FILTER (WHERE enabled AND NOT draining) AS ids,
+               array_agg(slot_id) FILTER (WHERE NOT enabled OR draining) AS closed,
+               json_object_agg(slot_id, machine) FILTER (WHERE machine IS NOT NULL) AS machines
+        FROM slots GROUP BY agent_id
     ) s ON s.agent_id = g.id
     WHERE g.enabled AND NOT g.draining AND {presence.takes_work()}
     """
@@ -87,8 +93,14 @@ class SnapshotReader:
 
     def _snapshot(self, live: Live, agents: list[Any]) -> Snapshot:
         seen = self._make(live)
-        requests = tuple(one for one in seen.values() if type(one) is Request)
-        running = tuple(one for one in seen.values() if type(one) is Running)
+        layout = Layout()
+        opened = [
+            (unit, pool, labels)
+            for agent_id, pool, labels, *slots in agents
+            for unit in self._units(layout, agent_id, pool, *slots)
+        ]
+        requests = layout.requests(one for one in seen.values() if type(one) is Request)
+        running = layout.running(one for one in seen.values() if type(one) is Running)
         used_by_group: Counter[int] = Counter()
         used: dict[str, set[int]] = {}
         tasks: Counter[str] = Counter()
@@ -113,14 +125,34 @@ class SnapshotReader:
             requests,
             tuple(
                 Agent(
-                    key, pool, tuple(slots or ()), frozenset(used[key]) if key in used else nobody,
-                    tasks[key], limits[pool], labels,
+                    unit.name, pool, unit.slots, frozenset(used[unit.name]) if unit.name in used else nobody,
+                    tasks[unit.name], limits[pool], labels,
                 )
-                for key, pool, labels, slots in agents
+                for unit, pool, labels in opened
             ),
             used_by_group,
             running,
         )  # fmt: skip
+
+    def _units(
+        self,
+        layout: Layout,
+        agent_id: str,
+        pool: str,
+        opened: list[int] | None,
+        closed: list[int] | None,
+        machines: dict[str, str] | None,
+        has_pods: bool,
+    ) -> list[Unit]:
+        """The units of an agent, with their slots that may be given out. ``layout`` learns of them."""
+        most = self.schedulers.cluster.max_slots_per_pod(pool) if has_pods else None
+        if machines is None and most is None:
+            return [Unit(agent_id, tuple(opened or ()))]
+        ids = sorted([*(opened or ()), *(closed or ())])
+        units = units_of(agent_id, ((one, (machines or {}).get(str(one))) for one in ids), most)
+        layout.add(agent_id, units)
+        usable = frozenset(opened or ())
+        return [Unit(one.name, tuple(filter(usable.__contains__, one.slots))) for one in units]
 
     def _make(self, live: Live) -> Mapping[str, Request | Running | None]:
         """What a scheduler sees of each allocation: of one that is as it was, the same object as before."""

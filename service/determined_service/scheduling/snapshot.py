@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from determined_service.base.records import record
 from determined_service.base.spread import Spread
+from determined_service.base.units import names_of
 
 MAX_ZERO_SLOT_TASKS = 100
 """Allocations without slots that one agent runs at a time, where its pool says nothing else."""
@@ -29,8 +30,8 @@ class Constraint:
     labels: tuple[tuple[str, frozenset[str]], ...] = ()
 
     def admits(self, agent_id: str, labels: Mapping[str, str]) -> bool:
-        """Whether an agent of that name and with these labels will do."""
-        return (not self.agents or agent_id in self.agents) and all(
+        """Whether an agent, or a unit, of that name and with these labels will do."""
+        return (not self.agents or not self.agents.isdisjoint(names_of(agent_id))) and all(
             labels.get(key) in values for key, values in self.labels
         )
 
@@ -64,7 +65,8 @@ class Request:
 
 @record
 class Agent:
-    """An agent that may be given work. ``slots``: ids of all its enabled slots. ``used``: slots
+    """An agent that may be given work, or a unit of one (:mod:`determined_service.base.units`), which is what
+    every name of an agent in a snapshot means. ``slots``: ids of all its enabled slots. ``used``: slots
     that are held, which may include some that were disabled meanwhile. ``max_zero_slot_tasks``: how many
     allocations without slots it runs at a time."""
 

@@ -44,6 +44,23 @@ async def test_slots_come_drain_and_go(world: World) -> None:
     assert (await world.work())["kill"] == []
 
 
+async def test_a_leg_is_told_the_machine_of_its_slots(world: World) -> None:
+    await world.register(slots=0)
+    nodes = [{"id": 0, "machine": "node-1"}, {"id": 1, "machine": "node-2"}]
+    assert await tell(world, *nodes) == 200
+    await world.started(SINGLE)
+    trial = await world.launched()
+    assert (trial.spec["slot_ids"], trial.spec["machine"]) == ([0], "node-1")
+    # A slot may move, and an agent that knows no machines names none.
+    found = "SELECT machine FROM slots ORDER BY slot_id"
+    assert await tell(world, {"id": 0, "machine": "node-3"}, {"id": 1}) == 200
+    assert [row["machine"] for row in await world.rows(found)] == ["node-3", None]
+    # What is told of machines reaches logs and terminals.
+    for bad in ("", "a b", "node\x1b[2J", "a/b", "n" * 254):
+        assert await tell(world, {"id": 0, "machine": bad}) == 400
+    assert [row["machine"] for row in await world.rows(found)] == ["node-3", None]
+
+
 async def test_only_the_registered_session_is_heard(world: World) -> None:
     await world.register(slots=2)
     session, world.session = world.session, str(uuid.uuid4())

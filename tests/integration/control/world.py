@@ -130,8 +130,14 @@ class World:
         containers: dict[str, Any] | None = None,
         address: str = "127.0.0.1",
         wire: int = VERSION,
+        machines: dict[str, int] | None = None,
+        worker_type: str = "determined-process",
     ) -> dict[str, Any]:
+        """``machines``: the slots of each, in the place of ``slots`` that name none."""
         device = {"type": "cpu", "uuid": "", "brand": "test"}
+        of: list[str | None] = [None] * slots
+        if machines is not None:
+            of = [name for name, count in machines.items() for _ in range(count)]
         return ok(
             await self.agent.post(
                 f"/internal/v1/agents/{agent_id}/register",
@@ -142,7 +148,11 @@ class World:
                     "version": "1",
                     "wire": wire,
                     "slot_type": "cpu",
-                    "slots": [{"id": number, "device": device} for number in range(slots)],
+                    "slots": [
+                        {"id": number, "device": device, "machine": machine}
+                        for number, machine in enumerate(of)
+                    ],
+                    "worker_type": worker_type,
                     "allocations": list(allocations),
                     "labels": labels or {},
                     "lacks": lacks or {},

@@ -224,6 +224,12 @@ class ClusterConfig(Section):
         own = found.task_container_defaults if found is not None else None
         return own or self.task_container_defaults
 
+    def max_slots_per_pod(self, pool: str) -> int | None:
+        """How many slots one pod of a pool may have; None: as many as its machine."""
+        own = self.container_defaults_of(pool).kubernetes
+        found = own.max_slots_per_pod if own is not None else None
+        return found or self.resource_manager.max_slots_per_pod
+
     def default_pool(self, slots: int) -> str | None:
         """The pool of a task of ``slots`` slots that names none; None if it must name one."""
         manager = self.resource_manager

@@ -34,6 +34,16 @@ _TEXT = {"type": "string"}
 _LIST = {"type": "array", "items": {"type": "string"}}
 
 
+class KubernetesDefaults(Section):
+    """The ``kubernetes`` section."""
+
+    max_slots_per_pod: Positive | None = Field(
+        None,
+        description="slots of one pod at most; what wants more runs in several pods of that size; default:"
+        " as many as the machine has",
+    )
+
+
 class TaskContainerDefaults(Section):
     """Defaults for the tasks of the cluster, or of one pool.
 
@@ -104,8 +114,8 @@ class TaskContainerDefaults(Section):
     gloo_port_range: Annotated[Any, NotUsed("Gloo chooses among the free ports of the machine")] = (
         Field(None, exclude=True)
     )
-    kubernetes: Annotated[Any, NotUsed("there are no Kubernetes agents")] = Field(
-        None, exclude=True
+    kubernetes: KubernetesDefaults | None = Field(
+        None, description="options for agents of the type kubernetes"
     )
 
     def for_experiment(self, slots: int) -> dict[str, Any]:

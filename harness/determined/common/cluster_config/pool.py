@@ -8,7 +8,7 @@ from determined.common.cluster_config.containers import TaskContainerDefaults
 from determined.common.cluster_config.marks import NotUsed, refused
 from determined.common.cluster_config.scheduler import SchedulerConfig
 from determined.common.wire import limits
-from determined.expconf.base import Natural, Section
+from determined.expconf.base import Natural, Positive, Section
 from determined.expconf.resources import FallbackField
 
 DEFAULT_POOL = "default"
@@ -70,6 +70,10 @@ class ResourceManager(Section):
     )
     default_aux_resource_pool: str | None = Field(
         None, description="pool of tasks without slots that name none"
+    )
+    max_slots_per_pod: Positive | None = Field(
+        None,
+        description="where task_container_defaults.kubernetes.max_slots_per_pod is not set: the same",
     )
     no_default_resource_pools: bool = Field(
         False, description="whether every task must name its pool"

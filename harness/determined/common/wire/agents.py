@@ -28,11 +28,15 @@ class Device(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Slot(Message):
-    """One slot of an agent. ``draining``: it gets no new work, because it is about to go."""
+    """One slot of an agent. ``draining``: it gets no new work, because it is about to go. ``machine``: the
+    name of its machine, from an agent that stands for several; None: the agent has one machine, or cannot
+    say.
+    """
 
     id: int
     device: Device = field(default_factory=Device)
     draining: bool = False
+    machine: str | None = None
 
 
 @checked

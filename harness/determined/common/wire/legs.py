@@ -131,7 +131,9 @@ class LegSpec(Message):
     ``$AGENT_USER``. ``granted``: an order without it is of a service that grants nothing.
     ``leg_id``: what agent and service call this leg, see :func:`leg_id_of`; empty in an order of the release
     before, see :attr:`name`. ``supervisor_token``: what the supervisor reports with
-    (:mod:`determined.common.wire.serving`); empty in an order of the release before.
+    (:mod:`determined.common.wire.serving`); empty in an order of the release before. ``machine``: the machine
+    of ``slot_ids``, where the scheduler counts the leg; None: the agent names no machines, or there are no
+    slots.
     """
 
     allocation_id: str
@@ -167,6 +169,7 @@ class LegSpec(Message):
     granted: Granted = field(default_factory=Granted)
     supervisor_token: str = ""
     leg_id: str = ""
+    machine: str | None = None
 
     @property
     def name(self) -> str:
@@ -202,6 +205,9 @@ class ExitKind(enum.StrEnum):
     """The user's files or configuration must change before another try can help."""
     INFRASTRUCTURE = "infrastructure"
     """The training code did not cause it; it does not count as a restart."""
+    UNPLACED = "unplaced"
+    """The process never began, because the agent's cluster had no room for it; ``reason`` has the cluster's
+    words. The leg goes back to the queue. It counts neither as a restart nor as a loss."""
 
 
 @checked

@@ -105,6 +105,8 @@ slots = sa.Table(
     sa.Column("enabled", sa.Boolean, nullable=False, server_default=sa.true()),
     # Its agent says that it is about to go.
     sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Of an agent that stands for several machines: the one that the slot is of.
+    sa.Column("machine", sa.Text),
 )
 
 # What Prefect must still be told, in order per entity. Written in the transaction that changes

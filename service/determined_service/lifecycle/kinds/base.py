@@ -125,11 +125,16 @@ _LOCK_LEG = sa.text(
     FOR NO KEY UPDATE OF k, a
     """
 )
+MACHINE = """(
+    SELECT s.machine FROM slots s
+    WHERE s.agent_id = coalesce(r.agent_id, a.agent_id)
+      AND s.slot_id = (coalesce(r.slot_ids, a.slot_ids) ->> 0)::int)"""
+"""SQL: the machine of the slots of an allocation ``a``, or of its node ``r``."""
 _ORDERS = sa.text(
-    """
+    f"""
     SELECT a.id, a.task_id, a.run_id, a.resource_pool, a.token, a.agent_id, a.nodes,
            coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
-           k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
+           {MACHINE} AS machine, k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
            u.admin AS is_administrator, u.agent_user_group AS account, g.slot_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
@@ -221,6 +226,7 @@ class SlotKind(TaskKind):
             slot_ids=row.slot_ids,
             node=row.node,
             nodes=row.nodes,
+            machine=row.machine,
             resource_pool=row.resource_pool,
             session_token=row.token,
             cluster_id=str(settings.cluster_id),

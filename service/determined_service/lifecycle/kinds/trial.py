@@ -29,6 +29,7 @@ from determined_service.lifecycle.exits import (
     wait_after_losses,
 )
 from determined_service.lifecycle.kinds.base import (
+    MACHINE,
     LegEnd,
     SlotKind,
     TaskFacts,
@@ -67,10 +68,10 @@ _IDS = sa.text(
     """
 )
 _SPECS = sa.text(
-    """
+    f"""
     SELECT a.id, a.task_id, t.experiment_id, t.id AS trial_id, a.run_id, a.resource_pool,
            a.nodes, coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
-           a.token, a.agent_id, k.flow_run_id, t.hparams, t.seed,
+           {MACHINE} AS machine, a.token, a.agent_id, k.flow_run_id, t.hparams, t.seed,
            coalesce(t.latest_checkpoint, t.warm_start_checkpoint) AS checkpoint,
            -- Steps of a checkpoint of this trial; one taken from elsewhere starts from zero.
            CASE WHEN t.latest_checkpoint IS NULL THEN 0 ELSE coalesce(c.steps_completed, 0) END

@@ -1,0 +1,46 @@
+"""Our worker type in Prefect: ``determined-kubernetes``.
+
+It is Prefect's Kubernetes worker: its template, form, registry and credentials blocks apply to the flow runs
+of users' deployments, which get a Job each. Experiments' flow runs, which only wait, are the agent's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.abc
+from prefect.client.schemas.objects import FlowRun
+from prefect.workers.base import BaseWorkerResult
+from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
+
+from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
+from determined_deployments.agent.worker import OUR_FLOWS, AgentWorker, JobConfiguration
+
+
+class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfiguration):
+    """What a flow run's Job is made with."""
+
+
+class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
+    """Starts flow runs of other deployments as Jobs."""
+
+    type = KubernetesLauncher.worker_type
+    job_configuration = KubernetesJobConfiguration
+    job_configuration_variables = KubernetesWorker.job_configuration_variables
+    _description = "Runs Determined's trials, and flows, as Jobs of a Kubernetes cluster."
+    _display_name = "Determined (Kubernetes)"
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: Any,
+        task_status: anyio.abc.TaskStatus[Any] | None = None,
+    ) -> Any:
+        run = KubernetesWorker.run if self.in_pod(configuration) else AgentWorker.run
+        result: BaseWorkerResult = await run(self, flow_run, configuration, task_status)
+        return result
+
+    @staticmethod
+    def in_pod(configuration: JobConfiguration) -> bool:
+        """Whether the run gets a Job: all but our own, whose code is installed with the agent."""
+        return not (configuration.entrypoint or "").startswith(OUR_FLOWS)
