@@ -23,7 +23,10 @@ ENDED = ("Succeeded", "Failed")
 
 _QUANTITY = re.compile(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]*)")
 _UNITS = {
-    **{"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1)},
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
     **{unit: Decimal(1000) ** number for number, unit in enumerate("kMGTPE", 1)},
     **{f"{unit}i": Decimal(1024) ** number for number, unit in enumerate("KMGTPE", 1)},
 }

@@ -133,8 +133,7 @@ class Client:
         except (ConfigException, OSError, TypeError, ValueError) as error:
             raise Unconfigured(
                 f"kubernetes: no cluster is known: {error}; set kubernetes.kubeconfig (and"
-                " kubernetes.context) to a file that kubectl takes, or start the agent in a pod with a service"
-                " account"
+                " kubernetes.context) to a file that kubectl takes, or start the agent in a pod"
             ) from error
         return found
 
@@ -192,7 +191,7 @@ class Client:
         if status < 400:
             return
         refused = ApiError.of(status, text)
-        if status == UNAUTHORIZED or status == TOO_MANY or status >= 500:
+        if status in (UNAUTHORIZED, TOO_MANY) or status >= 500:
             raise Unreachable(f"{status} {refused.reason}: {refused.words}")
         raise refused
 

@@ -1,4 +1,4 @@
-"""The part of a cluster that concerns one agent: its Jobs and pods, their events, the nodes and who is on them."""
+"""What one agent sees of a cluster: its Jobs and pods, their events, the nodes and who is on them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class NoRights(Exception):
 
 
 class Cluster:
-    """What the watches know. ``changed`` is told the name and the uid of a Job of which something has changed,
-    and the pod if it is the pod; the uid is empty where it is not known."""
+    """What the watches know. ``changed`` is told the name and the uid of a Job of which something has
+    changed, and the pod if it is the pod; the uid is empty where it is not known."""
 
     def __init__(self, client: Client, config: AgentConfig, changed: Changed) -> None:
         self._config = config

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from determined.expconf.pod_spec import TRIAL_CONTAINER
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.launchers.base import Exit
 from determined_deployments.agent.launchers.kubernetes import ends, pod
 from determined_deployments.agent.launchers.kubernetes.client import (
     BATCH,
@@ -45,7 +44,7 @@ class Hands:
         self._pods = f"{CORE}/namespaces/{namespace}/pods"
 
     async def fence(self, leg: Placed) -> bool:
-        """Has the Job's pod ended in its own time, and no other made. ``leg.order`` is noted, if there is one.
+        """Has the Job's pod ended in its own time, and no other made; notes ``leg.order``, if there is one.
         False: there is no such Job any more."""
         change: Json = {"spec": {"parallelism": 0}}
         if leg.order is not None:
@@ -76,7 +75,7 @@ class Hands:
         return True
 
     async def notify(self, leg: Placed, number: signal.Signals) -> bool:
-        """Sends the signal to the supervisor, once it heeds it. False: it cannot be reached, or does not run."""
+        """Sends the signal to the supervisor, once it heeds it. False: it does not run, or is not reached."""
         failures = 0
         while not leg.ended.done() and ends.is_running(leg.pod) and failures < NOTIFY_FAILURES:
             try:

@@ -20,10 +20,11 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from signal import Signals
 from typing import Any, Self
 
 from determined.common.wire.agents import ContainerRights, Slot
-from determined.common.wire.legs import ExitKind, LegSpec
+from determined.common.wire.legs import LegSpec
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Exit, Job, Kind, Running, Unusable
 from determined_deployments.agent.launchers.fork_server.forking import ForkingLauncher
@@ -322,7 +323,7 @@ class KubernetesLauncher(ForkingLauncher):
         leg.order = end
         self._do(leg, f"order {end}", lambda: self._fence(leg))
 
-    async def signal(self, running: Running, number: signal.Signals) -> None:
+    async def signal(self, running: Running, number: Signals) -> None:
         if not isinstance(running, Placed):
             await super().signal(running, number)
         elif not running.ended.done():
@@ -349,7 +350,7 @@ class KubernetesLauncher(ForkingLauncher):
             leg.is_listed = True  # it was, and is no more
             self._look(leg)
 
-    async def _notify(self, leg: Placed, number: signal.Signals) -> None:
+    async def _notify(self, leg: Placed, number: Signals) -> None:
         if not leg.has_started:
             self._order(leg, Exit(signal=number, reason=ends.NEVER_RAN))
             # Its pod may have begun meanwhile.

@@ -18,6 +18,7 @@ from determined_deployments.agent.launchers.kubernetes import labels, names, pod
 from determined_deployments.agent.launchers.kubernetes.account import PodError
 from determined_deployments.agent.launchers.kubernetes.features import Features
 from determined_deployments.agent.launchers.kubernetes.settings import Kubernetes
+from determined_tasks.supervision import SUPERVISE
 
 Hold = Literal["gates", "suspend"]
 """How the pods of a gang are held back until all Jobs are there."""
@@ -78,11 +79,13 @@ def hold_of(leg: LegSpec, settings: Kubernetes, features: Features) -> Hold | No
 def order(job: Job, config: AgentConfig) -> dict[str, Any]:
     """The order of the leg's supervisor: the job's call, with its place in the pod.
 
-    The account is the pod's own, and so are its limits and devices.
+    The account is the pod's own, and so are its limits and devices. Another call is left as it is.
     """
     call = job.program
     assert isinstance(call, Call), call
     argument = dict(call.argument)
+    if call.function != SUPERVISE:
+        return {"function": call.function, "argument": argument}
     argument["spec"] = {**argument["spec"], "agent_user": None}
     argument["place"] = {
         **argument["place"],

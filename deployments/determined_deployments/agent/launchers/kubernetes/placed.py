@@ -17,10 +17,10 @@ from determined_deployments.agent.launchers.kubernetes.client import Json
 class Placed(Running):
     """A leg and its Job, whose name is the identifier. ``uid``: the Job's; empty until it is made.
 
-    ``nodes``: of its gang; 0: an agent before this one knew it. ``is_second``: another start of this leg has
-    the Job. ``is_listed``: the watch has told of the Job. ``job``, ``pod``: as they were seen last. ``order``: how this agent has ended the leg.
-    ``words``: what it waits for; ``stuck_since``: since when it waits for anything; ``gone_since``: since when
-    it seems to have ended in a way that later news may explain.
+    ``nodes``: of its gang; 0: an agent before this one knew it. ``is_second``: another start of the leg has
+    the Job. ``is_listed``: the watch has told of the Job. ``job``, ``pod``: as they were seen last.
+    ``order``: how this agent has ended the leg. ``words``: what it waits for; ``stuck_since``: since when it
+    waits for anything; ``gone_since``: since when it seems to have ended, while later news may say more.
     """
 
     allocation: str

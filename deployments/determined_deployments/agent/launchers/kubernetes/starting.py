@@ -1,8 +1,8 @@
-"""The creation of a leg's objects, so that no moment of the agent's death runs a leg twice or leaves anything.
+"""The creation of a leg's objects: whenever the agent dies, no leg runs twice and nothing is left.
 
-First the Job, then the Secret that brings the supervisor's order, which the Job owns. Until the Secret is
-there the pod waits for it and does nothing: an agent that dies in between leaves a Job without a Secret, which
-the next one removes. The Job's name follows from the leg's, so that the server refuses a second one.
+First the Job, then the Secret with the supervisor's order, which the Job owns. Until the Secret is there the
+pod waits for it and does nothing: an agent that dies in between leaves a Job without a Secret, which the next
+one removes. The Job's name follows from the leg's, so that the server refuses a second one.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Starter:
         return {one["metadata"]["name"] for one in found}
 
     async def start(self, leg: Placed, job: Job) -> bool:
-        """Makes the leg's objects, or ends the leg if nothing of the kind can be made. False: there is no room
-        in the namespace's quota, see :meth:`wait_for_quota`. Raises LaunchError."""
+        """Makes the leg's objects, or ends the leg if they can never be. False: the namespace's quota has
+        no room, see :meth:`wait_for_quota`. Raises LaunchError."""
         spec = job.leg
         assert spec is not None
         hold = manifest.hold_of(spec, self._settings, self._features)
@@ -75,6 +75,7 @@ class Starter:
         except manifest.PodError as error:
             leg.end(Exit(kind=ExitKind.FAILED_TO_START, reason=str(error)))
             return True
+        order = manifest.order(job, self._config)
         # The Secret follows its Job at once, however many wait for their turn.
         await self._client.bucket.take(2)
         try:
@@ -83,7 +84,7 @@ class Starter:
             raise LaunchError(f"the API server is away: {error}") from error
         except ApiError as error:
             return self._refused(leg, error)
-        await self._make_secrets(leg, job)
+        await self._make_secrets(leg, job, order)
         return True
 
     def _refused(self, leg: Placed, error: ApiError) -> bool:
@@ -140,10 +141,9 @@ class Starter:
                 raise LaunchError(f"the Job of an earlier start, {name}, is still being deleted")
             await asyncio.sleep(backoff.next_delay())
 
-    async def _make_secrets(self, leg: Placed, job: Job) -> None:
+    async def _make_secrets(self, leg: Placed, job: Job, order: Json) -> None:
         """Raises LaunchError, without the Job."""
         assert leg.job is not None
-        order = manifest.order(job, self._config)
         wanted = [manifest.order_secret(leg.identifier, order, leg.job)]
         # The pod looks for it before it starts: so before the order.
         if (registry := manifest.registry_secret(job, leg.identifier, leg.job)) is not None:
@@ -176,9 +176,7 @@ class Starter:
                 raise
 
     async def _post(self, path: str, body: dict[str, Any]) -> Json:
-        return await self._client.request(
-            "POST", path, body=body, within=START_SECONDS, paid=True
-        )
+        return await self._client.request("POST", path, body=body, within=START_SECONDS, paid=True)
 
     async def _give_up(self, leg: Placed) -> None:
         try:

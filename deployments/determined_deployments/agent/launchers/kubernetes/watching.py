@@ -37,7 +37,7 @@ def whole(found: Json) -> Json | None:
 
 
 class Watched:
-    """The objects of one kind, by their uids. ``tell`` hears ADDED, MODIFIED and DELETED, each with the object.
+    """The objects of one kind, by their uids. ``tell`` hears ADDED, MODIFIED and DELETED with the object.
 
     ``keep`` says what is kept of an object; None: the object is none of ours. After a gap that the server
     cannot fill (410) the objects are listed again, and what is missing from that list counts as deleted.
