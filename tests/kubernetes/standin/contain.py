@@ -25,10 +25,13 @@ def main(path: str) -> None:
     ]
     # What lies below another mount comes after it.
     binds.sort(key=lambda bind: bind.target.count("/"))
-    cwd = Path(order["cwd"])
-    mounts = Mounts(cwd, Path(order["stage"]), tuple(binds), order["shm_bytes"])
+    stage = Path(order["stage"])
+    # It gets a second path, and so may not be one that is there in the container only.
+    unused = stage.with_name("unused")
+    unused.mkdir()
+    mounts = Mounts(unused, stage, tuple(binds), order["shm_bytes"])
     mounts.require(None, "stand-in")
-    mounts.enter(None, cwd)
+    mounts.enter(None, Path(order["cwd"]))
     try:
         if order["gid"] is not None or order["uid"] is not None:
             os.setgroups(order["groups"])

@@ -89,7 +89,9 @@ class Container:
         code = await self._process.wait()
         self.code = code if code >= 0 else 128 - code
         self.ended_at = self.ended_at or now()
-        failure = (self._folder / "failure").read_text()
+        # The second is what determined_tasks.mounts could not mount.
+        places = (self._folder / "failure", Path(self._order.stage) / "failure")
+        failure = "".join(place.read_text() for place in places if place.exists())
         if failure and self.why is None:
             self.why = ("StartError", failure)
         return self.code

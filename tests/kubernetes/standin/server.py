@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -145,13 +146,12 @@ class Server:
                         kind = KINDS[plural]
                         about = {"kind": kind.name, "apiVersion": kind.group, "metadata": version}
                         await send("BOOKMARK", about)
-        except TimeoutError:
+        except (TimeoutError, ConnectionResetError):
             pass
         except Refused as refused:
             await send("ERROR", refused.status())
-        except ConnectionResetError:
-            return response
-        await response.write_eof()
+        with contextlib.suppress(ConnectionResetError):
+            await response.write_eof()
         return response
 
     def _one(self, request: web.Request) -> tuple[str, Object]:
