@@ -329,7 +329,7 @@ class LauncherContract:
     def agent_to_be_killed(
         self, config: AgentConfig, folder: Path, jobs: list[Job]
     ) -> subprocess.Popen[str]:
-        settings = json.loads(config.model_dump_json())
+        settings = json.loads(config.model_dump_json(exclude_unset=True))
         settings["agent_token"] = config.agent_token.get_secret_value()
         (folder / "agent.json").write_text(json.dumps(settings))
         (folder / "jobs.json").write_text(json.dumps([asdict(job) for job in jobs]))
