@@ -65,6 +65,8 @@ class JobController:
                     continue
                 self.want((metadata["namespace"], owner["name"]))
                 phase, is_gone = change.last["status"]["phase"], change.after is None
+                if self._is_suspended(metadata["namespace"], owner["name"]):
+                    continue
                 if phase != "Succeeded" and (
                     is_gone or is_ending(change.last) or phase == "Failed"
                 ):
@@ -87,12 +89,12 @@ class JobController:
             failed = sum(pod["status"]["phase"] == "Failed" for pod in pods)
         active = [pod for pod in pods if not is_over(pod) and not is_ending(pod)]
         is_suspended = bool(spec.get("suspend"))
+        most = 0 if is_suspended else spec["parallelism"]
         over = succeeded >= spec["completions"] or failed > spec["backoffLimit"]
-        if (over or is_suspended) and active:
-            for pod in active:
-                self._deletion.delete("pods", pod, None, None)
-            active = []
-        if not over and not is_suspended and not active:
+        for pod in active if over else active[most:]:
+            self._deletion.delete("pods", pod, None, None)
+            active = [one for one in active if one is not pod]
+        if not over and not active and most > 0:
             active = self._make_pod(job)
 
         def tell(new: Object) -> None:
@@ -113,6 +115,11 @@ class JobController:
                 set_condition(new, "Failed", "True", "BackoffLimitExceeded", words)
 
         self._store.change("jobs", job, tell)
+
+    def _is_suspended(self, namespace: str, name: str) -> bool:
+        """Pods that end because their Job is suspended do not count as failed."""
+        job = self._store.find("jobs", namespace, name)
+        return job is not None and bool(job["spec"].get("suspend"))
 
     def _make_pod(self, job: Object) -> list[Object]:
         metadata, template = job["metadata"], job["spec"]["template"]

@@ -263,7 +263,7 @@ class Server:
         with log.open("rb") as file:
             while True:
                 is_last = request.query.get("follow") not in ("true", "True") or self._is_over(pod)
-                while piece := file.read(65536):
+                while piece := _last_lines(file.read(), request):
                     await response.write(piece)
                 if is_last:
                     break
@@ -312,6 +312,13 @@ def _selection(request: web.Request) -> Matches:
         if (text := request.query.get(name))
     ]
     return lambda thing: all(test(thing) for test in tests)
+
+
+def _last_lines(text: bytes, request: web.Request) -> bytes:
+    lines, limit = request.query.get("tailLines"), request.query.get("limitBytes")
+    if lines is not None:
+        text = b"".join(text.splitlines(keepends=True)[-int(lines) :])
+    return text if limit is None else text[: int(limit)]
 
 
 async def _options(request: web.Request) -> Object:
