@@ -64,7 +64,7 @@ class ContainerRights(BaseModel):
     """What may be mounted where the container's processes are root: these folders and what lies in them. Of
     pods: whoever their processes are."""
     pod_fields: list[str] = Field(default_factory=list)
-    """Fields of ``environment.pod_spec``, such as ``hostNetwork`` (docs/operate/kubernetes.md)."""
+    """Fields of ``environment.pod_spec``, such as ``hostNetwork`` (docs/operate/pods.md)."""
 
     @field_validator("devices", "host_paths")
     @classmethod
@@ -139,6 +139,11 @@ class Container(BaseModel):
         return size_in_bytes(value)
 
 
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 class AgentConfig(BaseModel):
     """What one agent process needs to know; unknown keys are refused."""
 
@@ -203,16 +208,14 @@ class AgentConfig(BaseModel):
         ):
             if name in given:
                 raise ValueError(f"{name}: {name} {instead}: leave it out")
-        return given
-
-    @model_validator(mode="after")
-    def _pods_reach_the_service(self) -> AgentConfig:
-        if self.is_on_kubernetes and self.is_master_local and self.container.master_url is None:
+        url, container = given.get("master_url"), given.get("container")
+        has_other = isinstance(container, dict) and container.get("master_url")
+        if isinstance(url, str) and _is_loopback(url) and not has_other:
             raise ValueError(
-                f"container.master_url: required, because pods do not reach {self.master_url}, an address of"
-                " this machine's loopback: set it to the service's address in pods"
+                f"container.master_url: required, because pods do not reach {url}, an address of this"
+                " machine's loopback: set it to the service's address in pods"
             )
-        return self
+        return given
 
     @model_validator(mode="after")
     def _containers_reach_the_service(self) -> AgentConfig:
@@ -233,8 +236,7 @@ class AgentConfig(BaseModel):
     @property
     def is_master_local(self) -> bool:
         """Whether the service is known by an address that exists on this machine only."""
-        host = urlsplit(self.master_url).hostname or ""
-        return host in ("localhost", "::1") or host.startswith("127.")
+        return _is_loopback(self.master_url)
 
     @classmethod
     def load(cls) -> AgentConfig:

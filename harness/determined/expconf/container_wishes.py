@@ -61,7 +61,8 @@ def of_pod_spec(pod_spec: Any, path: str) -> Iterator[Wish]:
 
 def _of_pods(config: Mapping[str, Any]) -> Iterator[Wish]:
     environment = config.get("environment") or {}
-    has_storage = mounts(environment.get("pod_spec"), SHARED_FS_CONTAINER_PATH)
+    storage = str((config.get("checkpoint_storage") or {}).get("host_path"))
+    has_storage = mounts(environment.get("pod_spec"), SHARED_FS_CONTAINER_PATH, storage)
     for wish in _of_containers(config, True):
         if wish.setting != DEVICES and not (
             has_storage and wish.path.startswith("checkpoint_storage")

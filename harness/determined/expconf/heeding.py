@@ -76,7 +76,7 @@ def _no_pods(_: Mapping[str, Any], where: Surroundings) -> str | None:
         return None
     return (
         f"resource pool {where.pool!r} has agents on machines, and only those on Kubernetes run pods "
-        "(docs/operate/kubernetes.md)"
+        "(docs/operate/pods.md)"
     )
 
 

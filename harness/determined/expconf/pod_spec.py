@@ -97,10 +97,10 @@ def containers_of(spec: Any) -> Iterator[tuple[Path, Any]]:
             yield ("spec", key, index), container
 
 
-def mounts(pod_spec: Any, folder: str) -> bool:
-    """Whether a pod spec mounts a volume at ``folder`` of the trial's container."""
+def mounts(pod_spec: Any, *folders: str) -> bool:
+    """Whether a pod spec mounts a volume at one of these folders of the trial's container."""
     return any(
-        mount.get("mountPath") == folder and _PATCH not in mount
+        mount.get("mountPath") in folders and _PATCH not in mount
         for path, container in containers_of(pod_spec)
         if isinstance(container, dict) and container.get("name") == TRIAL_CONTAINER
         for mount in _items(container, "volumeMounts")

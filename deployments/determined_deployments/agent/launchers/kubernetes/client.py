@@ -321,14 +321,18 @@ class Client:
 async def _result(stream: aiohttp.ClientWebSocketResponse) -> tuple[int, str]:
     """Raises Unreachable when the stream ends without the command's exit code."""
     output = b""
+    code: int | None = None
+    # Up to its end: to close a stream that the server is about to close takes ten seconds.
     async for message in stream:
         data = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
         channel, data = (data[0], data[1:]) if data else (0, b"")
         if channel in OUTPUT and len(output) < MOST_OUTPUT:
             output += data
         elif channel == RESULT:
-            return _exit_code(json.loads(data)), output[:MOST_OUTPUT].decode(errors="replace")
-    raise Unreachable("the command's stream ended without its exit code")
+            code = _exit_code(json.loads(data))
+    if code is None:
+        raise Unreachable("the command's stream ended without its exit code")
+    return code, output[:MOST_OUTPUT].decode(errors="replace")
 
 
 def _exit_code(status: Json) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
@@ -150,15 +151,17 @@ def end(sight: Sight) -> Exit | None:
     """How the leg has ended; None: it has not. The log of a container that failed says more, see
     :func:`with_log`."""
     ordered = ordered_end(sight.job)
+    is_killed = ordered is not None and ordered.signal == signal.SIGKILL
     pod = sight.pod
     terminated = (container(pod).get("state") or {}).get("terminated")
     status = (pod or {}).get("status") or {}
     if terminated is not None:
-        if terminated.get("exitCode") == 0:
+        # A kill comes after a SIGTERM, of which the supervisor may have made a good end.
+        if terminated.get("exitCode") == 0 and not is_killed:
             return Exit(code=0)
         return ordered or _of_container(terminated, sight)
     if status.get("phase") == "Succeeded":
-        return Exit(code=0)
+        return ordered if is_killed else Exit(code=0)
     if status.get("phase") == "Failed":
         return ordered or Exit(reason=_why_failed(sight))
     if pod is not None and not sight.pod_gone:
@@ -182,6 +185,9 @@ def _of_job(job: Json | None) -> Exit | None:
         if one.get("type") == "Failed":
             words = said(one.get("message") or one.get("reason") or "it failed")
             return Exit(reason=f"its pod is gone, and the Job says: {words}")
+    if ((job or {}).get("spec") or {}).get("parallelism") == 0:
+        # An agent saw the pod go, and died before it had told anybody.
+        return Exit(reason="its pod was deleted in the cluster, not by its agent")
     return None
 
 

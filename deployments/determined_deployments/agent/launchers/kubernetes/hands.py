@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from pathlib import Path
+from signal import Signals
 
 from determined.expconf.pod_spec import TRIAL_CONTAINER
 from determined_deployments.agent.config import AgentConfig
@@ -74,41 +74,46 @@ class Hands:
             logger.warning("%s %s: %s", method, path, error)
         return True
 
-    async def notify(self, leg: Placed, number: signal.Signals) -> bool:
+    async def notify(self, leg: Placed, number: Signals) -> bool:
         """Sends the signal to the supervisor, once it heeds it. False: it does not run, or is not reached."""
         failures = 0
         while not leg.ended.done() and ends.is_running(leg.pod) and failures < NOTIFY_FAILURES:
-            try:
-                command = ["determined_tasks.notify", self._directory(leg), str(int(number))]
-                code, output = await self._run(leg, command)
-                if code == 0:
-                    return True
-                # Without words: the supervisor is not there yet.
-                failures = failures + 1 if output.strip() else 0
-            except (ApiError, Unreachable) as error:
-                logger.info("%s is not reached: %s", leg.identifier, error)
-                failures += 1
+            told = await self.try_to_notify(leg, number)
+            if told:
+                return True
+            # A supervisor that is not there yet will come.
+            failures = failures + 1 if told is None else 0
             await asyncio.sleep(NOTIFY_SECONDS)
         return False
 
-    async def ring(self, leg: Placed) -> bool:
-        try:
-            code, _ = await self._run(leg, ["determined_tasks.bell", self._directory(leg)])
-        except (ApiError, Unreachable) as error:
-            logger.info("%s is not reached: %s", leg.identifier, error)
-            return False
-        return code == 0
+    async def try_to_notify(self, leg: Placed, number: Signals) -> bool | None:
+        """False: no supervisor heeds the signal, yet. None: nothing can be run in its container."""
+        command = ["determined_tasks.notify", self._directory(leg), str(int(number))]
+        return await self._run(leg, command)
 
-    async def _run(self, leg: Placed, module: list[str]) -> tuple[int, str]:
-        """A module of ours in the leg's container, in the supervisor's own interpreter."""
-        assert leg.pod is not None
+    async def ring(self, leg: Placed) -> bool:
+        return bool(await self._run(leg, ["determined_tasks.bell", self._directory(leg)]))
+
+    async def _run(self, leg: Placed, module: list[str]) -> bool | None:
+        """A module of ours in the leg's container, in the supervisor's own interpreter: whether its exit code
+        is 0. None: it cannot be run there."""
+        if leg.pod is None or ends.node_of(leg.pod) is None:
+            return None
         python = "python3"
         for one in leg.pod["spec"]["containers"]:
             if one["name"] == TRIAL_CONTAINER and one.get("command"):
                 python = one["command"][0]
         name = leg.pod["metadata"]["name"]
         command = [python, "-m", *module]
-        return await self._client.run(self._namespace, name, TRIAL_CONTAINER, command)
+        try:
+            code, output = await self._client.run(self._namespace, name, TRIAL_CONTAINER, command)
+        except (ApiError, Unreachable) as error:
+            logger.info("%s is not reached: %s", leg.identifier, error)
+            return None
+        if output.strip():
+            logger.warning("%s: %s: %s", leg.identifier, module[0], ends.said(output))
+            return None if code else True
+        return code == 0
 
     @staticmethod
     def _directory(leg: Placed) -> str:

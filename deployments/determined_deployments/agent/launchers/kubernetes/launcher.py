@@ -351,7 +351,8 @@ class KubernetesLauncher(ForkingLauncher):
             self._look(leg)
 
     async def _notify(self, leg: Placed, number: Signals) -> None:
-        if not leg.has_started:
+        # Its pod may run already, before the watch has said so.
+        if not leg.has_started and not await self._hands.try_to_notify(leg, number):
             self._order(leg, Exit(signal=number, reason=ends.NEVER_RAN))
             # Its pod may have begun meanwhile.
             await asyncio.wait([leg.ended], timeout=SETTLE_SECONDS)
@@ -364,7 +365,7 @@ class KubernetesLauncher(ForkingLauncher):
     async def ring(self, running: Running) -> bool:
         if not isinstance(running, Placed):
             return await super().ring(running)
-        if running.ended.done() or not ends.is_running(running.pod):
+        if running.ended.done():
             return False
         return await self._hands.ring(running)
 

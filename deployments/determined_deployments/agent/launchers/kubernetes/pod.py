@@ -221,11 +221,12 @@ def _host_paths(leg: LegSpec, config: AgentConfig) -> Iterable[tuple[str, str, s
         read_only, propagation = bool(mount.get("read_only")), mount.get("propagation") or ""
         yield f"determined-bind-{index}", mount["host_path"], path, read_only, propagation
     storage, pod_specs = _section(leg, "checkpoint_storage"), pod_specs_of(leg, config)
-    if any(mounts(one, SHARED_FS_DIR) for one in pod_specs):
+    folder = storage.get("host_path")
+    if any(mounts(one, SHARED_FS_DIR, str(folder)) for one in pod_specs):
         return
-    if storage.get("type") == "shared_fs" and storage.get("host_path"):
+    if storage.get("type") == "shared_fs" and folder:
         propagation = storage.get("propagation") or ""
-        yield "determined-checkpoints", storage["host_path"], SHARED_FS_DIR, False, propagation
+        yield "determined-checkpoints", folder, SHARED_FS_DIR, False, propagation
 
 
 def _shm(leg: LegSpec, config: AgentConfig) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import anyio.abc
+from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.workers.base import BaseWorkerResult
 from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
@@ -19,6 +20,22 @@ from determined_deployments.agent.worker import OUR_FLOWS, AgentWorker, JobConfi
 
 class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfiguration):
     """What a flow run's Job is made with."""
+
+    @classmethod
+    async def from_template_and_values(
+        cls,
+        base_job_template: dict[str, Any],
+        values: dict[str, Any],
+        client: PrefectClient | None = None,
+    ) -> Any:
+        """A pool that was made before its first agent has no manifest in its template: then the usual one
+        applies."""
+        given = base_job_template["job_configuration"]
+        if "job_manifest" not in given:
+            usual = DeterminedKubernetesWorker.get_default_base_job_template()
+            configuration = {**usual["job_configuration"], **given}
+            base_job_template = {**usual, "job_configuration": configuration}
+        return await super().from_template_and_values(base_job_template, values, client=client)
 
 
 class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
