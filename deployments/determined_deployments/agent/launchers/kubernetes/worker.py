@@ -21,8 +21,6 @@ from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfi
 from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
 from determined_deployments.agent.worker import OUR_FLOWS, AgentWorker, JobConfiguration
 
-OBSERVER_LOOK_S = 0.1
-
 
 class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfiguration):
     """What a flow run's Job is made with."""
@@ -56,10 +54,16 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
     async def __aenter__(self) -> Self:
         # It returns once Prefect has answered, minutes later where Prefect is away: not in the event loop.
         if KubernetesSettings().observer.enabled:
-            starting = threading.Thread(target=start_observer, daemon=True)
-            starting.start()
-            while starting.is_alive():
-                await asyncio.sleep(OBSERVER_LOOK_S)
+            loop, started = asyncio.get_running_loop(), asyncio.Event()
+
+            def start() -> None:
+                try:
+                    start_observer()
+                finally:
+                    loop.call_soon_threadsafe(started.set)
+
+            threading.Thread(target=start, daemon=True).start()
+            await started.wait()
         await super().__aenter__()
         return self
 
