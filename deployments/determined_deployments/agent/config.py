@@ -61,7 +61,10 @@ class ContainerRights(BaseModel):
     devices: list[str] = Field(default_factory=list)
     """``resources.devices``: these, and what lies below them."""
     host_paths: list[str] = Field(default_factory=list)
-    """What may be mounted where the container's processes are root: these folders and what lies in them."""
+    """What may be mounted where the container's processes are root: these folders and what lies in them. Of
+    pods: whoever their processes are."""
+    pod_fields: list[str] = Field(default_factory=list)
+    """Fields of ``environment.pod_spec``, such as ``hostNetwork`` (docs/operate/pods.md)."""
 
     @field_validator("devices", "host_paths")
     @classmethod
@@ -136,6 +139,11 @@ class Container(BaseModel):
         return size_in_bytes(value)
 
 
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 class AgentConfig(BaseModel):
     """What one agent process needs to know; unknown keys are refused."""
 
@@ -176,33 +184,38 @@ class AgentConfig(BaseModel):
     def _is_size(cls, value: int | str) -> int:
         return size_in_bytes(value)
 
-    @model_validator(mode="after")
-    def _slots_are_known(self) -> AgentConfig:
-        if "kubernetes" in self.model_fields_set and self.launcher in ("docker", "fork_server"):
+    @model_validator(mode="before")
+    @classmethod
+    def _fits_the_launcher(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "agent_id" not in given:
+            return given
+        launcher = given.get("launcher", "fork_server")
+        if "kubernetes" in given and launcher in ("docker", "fork_server"):
+            raise ValueError(f"kubernetes: only launcher 'kubernetes' has it, not {launcher!r}")
+        if launcher != "kubernetes" and "kubernetes" not in given:
+            if given.get("slots") is None:
+                raise ValueError(
+                    "slots: required field is missing: give their number, or their ids"
+                )
+            if given.get("slot_type") == "rocm":
+                raise ValueError(
+                    "slot_type: 'rocm' is for launcher 'kubernetes'; allowed: cpu, cuda"
+                )
+            return given
+        for name, instead in (
+            ("slots", "are counted from the nodes, or kubernetes.max_slots says how many"),
+            ("limits", "of pods are kubernetes.slot_resources, or a pod_spec's"),
+        ):
+            if name in given:
+                raise ValueError(f"{name}: {name} {instead}: leave it out")
+        url, container = given.get("master_url"), given.get("container")
+        has_other = isinstance(container, dict) and container.get("master_url")
+        if isinstance(url, str) and _is_loopback(url) and not has_other:
             raise ValueError(
-                f"kubernetes: only launcher 'kubernetes' has it, not {self.launcher!r}"
+                f"container.master_url: required, because pods do not reach {url}, an address of this"
+                " machine's loopback: set it to the service's address in pods"
             )
-        if self.is_on_kubernetes:
-            for name, instead in (
-                ("slots", "are counted from the nodes, or kubernetes.max_slots says how many"),
-                ("limits", "of pods are kubernetes.slot_resources, or a pod_spec's"),
-            ):
-                if name in self.model_fields_set:
-                    raise ValueError(f"{name}: {name} {instead}: leave it out")
-        elif self.slots is None:
-            raise ValueError("slots: required field is missing: give their number, or their ids")
-        elif self.slot_type == "rocm":
-            raise ValueError("slot_type: 'rocm' is for launcher 'kubernetes'; allowed: cpu, cuda")
-        return self
-
-    @model_validator(mode="after")
-    def _pods_reach_the_service(self) -> AgentConfig:
-        if self.is_on_kubernetes and self.is_master_local and self.container.master_url is None:
-            raise ValueError(
-                f"container.master_url: required, because pods do not reach {self.master_url}, an address of"
-                " this machine's loopback: set it to the service's address in pods"
-            )
-        return self
+        return given
 
     @model_validator(mode="after")
     def _containers_reach_the_service(self) -> AgentConfig:
@@ -223,8 +236,7 @@ class AgentConfig(BaseModel):
     @property
     def is_master_local(self) -> bool:
         """Whether the service is known by an address that exists on this machine only."""
-        host = urlsplit(self.master_url).hostname or ""
-        return host in ("localhost", "::1") or host.startswith("127.")
+        return _is_loopback(self.master_url)
 
     @classmethod
     def load(cls) -> AgentConfig:

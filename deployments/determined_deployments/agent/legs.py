@@ -132,7 +132,7 @@ class Legs:
             agent_id=self._config.agent_id,
             node=node,
         )
-        if ended.kind is not ExitKind.INFRASTRUCTURE:
+        if ended.kind not in (ExitKind.INFRASTRUCTURE, ExitKind.UNPLACED):
             # Else code and signal are the supervisor's own, which say nothing about the training process.
             code = ended.number if ended.signal is None else None
             report = replace(report, exit_code=code, signal=ended.signal)

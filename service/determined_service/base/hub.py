@@ -49,6 +49,7 @@ class Hub:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._waiters: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self.closed = False
 
     def close(self) -> None:
@@ -59,6 +60,13 @@ class Hub:
     def wake(self, topic: str) -> None:
         for event in self._waiters.get(topic, ()):
             event.set()
+
+    def wake_after(self, seconds: float, topic: str) -> None:
+        """Wake those that wait for the topic in so many seconds, and not when an earlier call has said."""
+        earlier = self._timers.pop(topic, None)
+        if earlier is not None:
+            earlier.cancel()
+        self._timers[topic] = asyncio.get_running_loop().call_later(seconds, self.wake, topic)
 
     def wake_all(self) -> None:
         for events in self._waiters.values():

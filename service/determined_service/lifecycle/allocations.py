@@ -59,6 +59,21 @@ async def request(
     return allocation_id
 
 
+async def request_again(change: Change, allocation_id: str) -> None:
+    """Puts the (locked) task of an allocation that has ended into the queue again, for the same slots."""
+    row = (
+        await change.conn.execute(sa.select(allocations).where(allocations.c.id == allocation_id))
+    ).one()
+    await request(
+        change,
+        row.task_id,
+        pool=row.resource_pool,
+        slots=row.slots,
+        priority=row.priority,
+        preemptible=row.preemptible,
+    )
+
+
 async def live_of_task(change: Change, task_id: str) -> sa.Row[Any] | None:
     """The task's allocation that has not ended, locked; None: it has none."""
     rows = await lock_live(change, allocations.c.task_id == task_id)

@@ -12,6 +12,7 @@ from determined.common.wire.legs import ExitKind
 from determined_searchers import ExitReason
 from determined_service.state import states
 
+NO_WORDS = "the agent's cluster does not say why"
 LOST_IN_A_ROW = 10
 """So many legs lost by the platform one after the other end the trial: no hot loop for ever."""
 LOST_WAITS_S = (0.0, 0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
@@ -30,6 +31,7 @@ class Outcome(StrEnum):
     CANCELED = "CANCELED"
     ERROR = "ERROR"
     LOST = "LOST"
+    UNPLACED = "UNPLACED"
 
 
 class Next(StrEnum):
@@ -37,6 +39,9 @@ class Next(StrEnum):
 
     END = "end"  # it is over
     REQUEUE = "requeue"  # it wants slots again, from its latest checkpoint
+    REST = (
+        "rest"  # the same, where it was in line, but its agent's cluster had no room: after a rest
+    )
     LATER = "later"  # the same, after wait_after_losses(): the reconciler asks for its slots
     WAIT = "wait"  # it holds no slots until the search or the user goes on
 
@@ -61,10 +66,11 @@ def of_gang(ends: Sequence[tuple[str, Exit]]) -> Exit:
 
     The first that failed counts, because what ends after it was ended by it. But when the platform lost a
     node, the others fail for the want of it, perhaps before anybody has noticed the loss: a lost one counts
-    before all others.
+    before all others. If there was no room for a node, the gang has not begun, and that counts first.
     """
+    unplaced = [one for one in ends if one[1].kind is ExitKind.UNPLACED]
     lost = [one for one in ends if one[1].kind is ExitKind.INFRASTRUCTURE]
-    agent_id, end = next(iter(lost or [one for one in ends if one[1].failed]), ends[0])
+    agent_id, end = next(iter(unplaced or lost or [one for one in ends if one[1].failed]), ends[0])
     if not end.failed:
         return end
     where = f"on agent {agent_id}"
@@ -130,6 +136,8 @@ def describe_exit(facts: ExitFacts) -> str:
     """The end of the process in words."""
     if facts.kind is ExitKind.INFRASTRUCTURE:
         return facts.reason or "lost by the platform"
+    if facts.kind is ExitKind.UNPLACED:
+        return f"there was no room for it: {facts.reason or NO_WORDS}"
     if facts.kind is ExitKind.FAILED_TO_START:
         return f"could not start: {facts.reason or 'no reason given'}"
     if facts.exit_code is None and facts.exit_signal is None and facts.reason:
@@ -154,6 +162,8 @@ def last_line(end: Exit) -> str:
     """
     if not end.failed:
         return EXITED
+    if end.kind is ExitKind.UNPLACED:
+        return f"it did not start: {end.reason or NO_WORDS}"
     if end.kind is ExitKind.INFRASTRUCTURE and end.reason:
         return f"{FAILED_OTHERWISE}: {end.reason}"
     if end.kind is not ExitKind.EXITED:
@@ -174,11 +184,12 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
 
     1. the trial or its experiment is being killed or stopped: it ends;
     2. it called its hyperparameters invalid: completed, and the searcher hears of it;
-    3. the platform lost the leg, or killed it for not heeding a preemption: again, uncounted, and after
+    3. its agent's cluster had no room for it: again, uncounted, after a rest;
+    4. the platform lost the leg, or killed it for not heeding a preemption: again, uncounted, and after
        several losses in a row only after a wait;
-    4. exit code 0: see :func:`_clean_exit`;
-    5. it could not start, for a reason that will not go away, or must not be retried: error;
-    6. anything else is a failure: again while restarts are left, else error.
+    5. exit code 0: see :func:`_clean_exit`;
+    6. it could not start, for a reason that will not go away, or must not be retried: error;
+    7. anything else is a failure: again while restarts are left, else error.
     """
     words = describe_exit(facts)
     failed = bool(facts.exit_signal or facts.exit_code or facts.kind is not ExitKind.EXITED)
@@ -202,6 +213,9 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
             Next.END,
             states.COMPLETED,
         )
+    if facts.kind is ExitKind.UNPLACED:
+        again = _again(facts)
+        return ExitDecision(Outcome.UNPLACED, words, Next.REST if again is Next.REQUEUE else again)
     if facts.kind is ExitKind.INFRASTRUCTURE:
         return _lost(facts, words)
     if failed and facts.kill_requested and facts.preempt_requested:

@@ -81,7 +81,11 @@ _NODES_END = sa.text(
 
 _WAITS = sa.text(
     """
-    WITH alone AS (
+    WITH before AS (
+        SELECT NOT EXISTS (SELECT FROM allocations WHERE id = :id AND waits_for IS NOT NULL)
+           AND NOT EXISTS (SELECT FROM allocation_resources
+                           WHERE allocation_id = :id AND waits_for IS NOT NULL) AS is_first
+    ), alone AS (
         UPDATE allocations SET waits_for = :reason
         WHERE id = :id AND agent_id = :agent_id AND state = 'ASSIGNED' AND nodes = 1 RETURNING task_id
     ), node AS (
@@ -90,7 +94,7 @@ _WAITS = sa.text(
           AND r.agent_id = :agent_id
         RETURNING a.task_id
     )
-    SELECT task_id FROM alone UNION ALL SELECT task_id FROM node
+    SELECT task_id, is_first FROM before, (SELECT * FROM alone UNION ALL SELECT * FROM node) AS changed
     """
 )
 LONGEST_WAIT = 1000
@@ -102,9 +106,10 @@ async def note_wait(
 ) -> None:
     """Notes what a leg that its agent has accepted waits for; None: for nothing (any more).
 
-    Each reason is a line of the task's log. Nothing changes once the leg runs.
+    Each reason is a line of the task's log, and the first is the message of its run in Prefect, where each
+    costs a state. Nothing changes once the leg runs.
     """
-    await lock_leg(change, allocation_id)
+    kind, _ = await lock_leg(change, allocation_id)
     reason = None if reason is None else reason[:LONGEST_WAIT]
     given = {"id": allocation_id, "agent_id": agent_id, "node": node, "reason": reason}
     found = (await change.conn.execute(_WAITS, given)).first()
@@ -113,6 +118,8 @@ async def note_wait(
     if reason is not None:
         words = f"agent {agent_id} cannot start it yet: {' '.join(reason.split())}"
         await logs.add_line(change.conn, found.task_id, allocation_id, words, "WARNING")
+        if found.is_first and kind.mirrored:
+            prefect_states.cannot_start(change, found.task_id, words)
     change.notify(topics.allocation(allocation_id))
 
 
@@ -253,6 +260,8 @@ async def end_leg(
     )
     if leg.kill_requested_at is None or not whole.failed:  # Who kills a task knows how it ends.
         level = "ERROR" if whole.failed else "INFO"
+        if whole.kind is ExitKind.UNPLACED:
+            level = "WARNING"
         await logs.add_line(change.conn, leg.task_id, allocation_id, last_line(whole), level)
     change.notify(topics.SCHEDULER, topics.allocation(allocation_id))
     if leg.nodes > 1:

@@ -46,7 +46,7 @@ _REQUEST = sa.text(
 _LAST_LEGS = sa.text(
     """
     SELECT state, coalesce(extract(epoch FROM now() - end_time), 0)::float8 AS ended_s
-    FROM legs WHERE task_id = :task_id ORDER BY run_id DESC LIMIT :most
+    FROM legs WHERE task_id = :task_id AND state <> 'UNPLACED' ORDER BY run_id DESC LIMIT :most
     """
 )
 
@@ -79,7 +79,7 @@ async def request(change: Change, trial_ids: Sequence[int], *, keep_place: bool 
 
 async def lost_legs(conn: AsyncConnection, task_id: str) -> tuple[int, float]:
     """The number of the trial's last legs in a row that the platform has lost, and the seconds since the last
-    leg ended (0 if there was none)."""
+    leg ended (0 if there was none). Those that there was no room for are left out."""
     found = await conn.execute(_LAST_LEGS, {"task_id": task_id, "most": LOST_IN_A_ROW})
     rows = list(found)
     lost = itertools.takewhile(lambda row: row.state == Outcome.LOST, rows)

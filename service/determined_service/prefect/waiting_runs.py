@@ -23,7 +23,7 @@ from determined_service.base.db import Database
 from determined_service.lifecycle.kinds.table import KINDS
 from determined_service.prefect.gateway import Gateway, RunGone
 from determined_service.scheduling.queue import Queue, Seen
-from determined_service.scheduling.reasons import Behind, Fragmented, NotWhole, TooFewFree
+from determined_service.scheduling.reasons import Behind, Fragmented, NotWhole, TooFewFree, Unplaced
 from determined_service.scheduling.scheduler import Waiting
 from determined_service.scheduling.wording import in_short
 from determined_service.state import prefect_states
@@ -66,6 +66,8 @@ def substance(waiting: Waiting, jobs_ahead: int) -> object:
             return reason, ahead
         case Behind():
             return Behind, ahead
+        case Unplaced(words, _):
+            return Unplaced, words
         case _:
             return type(reason)
 

@@ -91,10 +91,21 @@ _SILENT_SEARCHES = sa.text(
 _NOT_STARTED = sa.text(
     """
     SELECT id AS "allocationId", trial_id AS "trialId", agent_id AS "agentId",
-           extract(epoch FROM clock_timestamp() - assigned_at)::float8 AS "forS"
-    FROM allocations
+           extract(epoch FROM clock_timestamp() - assigned_at)::float8 AS "forS",
+           coalesce(waits_for, (SELECT min(r.waits_for) FROM allocation_resources r
+                                WHERE r.allocation_id = a.id)) AS "waitsFor"
+    FROM allocations a
     WHERE state = 'ASSIGNED' AND assigned_at < now() - make_interval(secs => :quiet)
     ORDER BY assigned_at LIMIT :most
+    """
+)
+_UNPLACED = sa.text(
+    """
+    SELECT id AS "allocationId", trial_id AS "trialId", resource_pool AS "resourcePool",
+           unplaced_times AS "times", waits_for AS "reason"
+    FROM allocations
+    WHERE state = 'REQUESTED' AND unplaced_times > 0
+    ORDER BY unplaced_times DESC, id LIMIT :most
     """
 )
 _NOT_ENDED = sa.text(
@@ -128,6 +139,7 @@ async def health_report(
         stuck = {
             "searches": await _rows(conn, _SILENT_SEARCHES, quiet=LOST_S, most=MOST),
             "notStarted": await _rows(conn, _NOT_STARTED, quiet=ASSIGNED_S, most=MOST),
+            "unplaced": await _rows(conn, _UNPLACED, most=MOST),
             "notEnded": await _rows(conn, _NOT_ENDED, quiet=ASSIGNED_S, most=MOST),
             "notDeleted": await _rows(conn, _NOT_DELETED, most=MOST),
         }

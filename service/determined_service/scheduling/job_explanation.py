@@ -17,6 +17,7 @@ from determined_service.scheduling.reasons import (
     NoAgent,
     NoneAdmitted,
     TooWide,
+    Unplaced,
 )
 from determined_service.scheduling.scheduler import Waiting
 from determined_service.scheduling.wording import in_words
@@ -145,5 +146,5 @@ def _count(count: int, trials: bool, ids: tuple[str, ...], rows: Mapping[str, sa
 
 
 def _needs_agents(one: Waiting) -> bool:
-    """Whether it could not be placed even if everything ended."""
-    return isinstance(one.reason, NoAgent | NoneAdmitted | ExcludedEverywhere | TooWide)
+    """Whether it could not be placed even if everything ended, or nobody knows what has to end."""
+    return isinstance(one.reason, NoAgent | NoneAdmitted | ExcludedEverywhere | TooWide | Unplaced)

@@ -4,7 +4,7 @@ like, as ``v1Job``."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,11 @@ class Job:
     order: tuple[Any, ...] = ()
 
 
+def _waiting(seen: Seen) -> Iterator[Request]:
+    yield from seen.snapshot.requests
+    yield from (one.request for one in seen.snapshot.resting)
+
+
 async def list_jobs(conn: AsyncConnection, seen: Seen) -> list[Job]:
     """Every job, by pool: those that hold slots, the more important first, then those that wait in the order
     in which they are served."""
@@ -85,7 +90,7 @@ async def list_jobs(conn: AsyncConnection, seen: Seen) -> list[Job]:
             held[live.group] += live.width
             first.setdefault(live.group, live)
             running.setdefault(live.group, []).append(live.id)
-    for request in seen.snapshot.requests:
+    for request in _waiting(seen):
         if request.group is not None:
             wanted[request.group] += request.slots
             first.setdefault(request.group, request)
@@ -110,7 +115,7 @@ async def _tasks(conn: AsyncConnection, seen: Seen) -> list[Job]:
     live: dict[str, Request | Running] = {
         one.id: one for one in seen.snapshot.running if one.group is None
     }
-    live |= {one.id: one for one in seen.snapshot.requests if one.group is None}
+    live |= {one.id: one for one in _waiting(seen) if one.group is None}
     if not live:
         return []
     found = []

@@ -64,7 +64,9 @@ _CHANGES = sa.text(
                     id, state, task_id, trial_id, experiment_id, resource_pool, slots, priority, preemptible,
                     extract(epoch FROM coalesce(in_line_since, requested_at))::float8,
                     extract(epoch FROM assigned_at)::float8, agent_id, slot_ids, stopping_for,
-                    preempt_requested_at IS NOT NULL OR kill_requested_at IS NOT NULL)), '[]')
+                    preempt_requested_at IS NOT NULL OR kill_requested_at IS NOT NULL,
+                    CASE WHEN state = 'REQUESTED' THEN extract(epoch FROM rests_until)::float8 END,
+                    CASE WHEN state = 'REQUESTED' THEN waits_for END)), '[]')
                  FROM live WHERE fresh),
         'owners', (SELECT coalesce(json_agg(json_build_array(
                       id, position, max_slots, weight, placement, single_node, runner)), '[]') FROM owner),
@@ -76,7 +78,8 @@ _CHANGES = sa.text(
 
 
 class Row(NamedTuple):
-    """An allocation that has not ended. Times in seconds since 1970; ``parts`` of a gang: by node."""
+    """An allocation that has not ended. Times in seconds since 1970; ``rests_until``, ``unplaced``: as of
+    :class:`~.snapshot.Resting`."""
 
     id: str
     state: str
@@ -93,6 +96,8 @@ class Row(NamedTuple):
     slot_ids: list[int]
     stopping_for: str | None
     stopping: bool
+    rests_until: float | None
+    unplaced: str | None
 
 
 class Owner(NamedTuple):

@@ -59,6 +59,7 @@ async def assign(change: Change, placement: Placement) -> bool:
             nodes=len(placement.parts),
             token=token,
             token_hash=token_hash(token),
+            waits_for=None,
         )
     except Conflict:
         return False
@@ -109,6 +110,8 @@ async def schedule_forever(db: Database, hub: Hub, snapshots: SnapshotReader) ->
     async def once() -> None:
         began = time.monotonic()
         await schedule_once(db, snapshots)
+        if (rest_s := snapshots.rest_s) is not None:
+            hub.wake_after(rest_s, topics.SCHEDULER)
         await asyncio.sleep(rest_after(time.monotonic() - began))
 
     while True:

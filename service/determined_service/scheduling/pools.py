@@ -70,6 +70,7 @@ class PoolSchedulers(Scheduler):
     def decide(self, snapshot: Snapshot) -> Decision:
         """Each scheduler decides the pools that it serves."""
         pools = {one.pool for one in snapshot.requests} | {one.pool for one in snapshot.agents}
+        pools |= {one.request.pool for one in snapshot.resting}
         # Pools of equal sections are decided in one go.
         served: list[tuple[SchedulerConfig, set[str]]] = []
         for pool in sorted(pools):
@@ -87,6 +88,7 @@ class PoolSchedulers(Scheduler):
                     snapshot,
                     requests=tuple(one for one in snapshot.requests if one.pool in mine),
                     agents=tuple(one for one in snapshot.agents if one.pool in mine),
+                    resting=tuple(one for one in snapshot.resting if one.request.pool in mine),
                 )
             )
             for config, mine in served

@@ -12,7 +12,7 @@ from typing import TypeVar
 from determined_service.scheduling.free_slots import Fit, PoolSlots, by_pool
 from determined_service.scheduling.limits import over_limit, stopped
 from determined_service.scheduling.line import Line, Ranks
-from determined_service.scheduling.reasons import NoAgent
+from determined_service.scheduling.reasons import NoAgent, Unplaced
 from determined_service.scheduling.scheduler import Decision, Scheduler, Waiting
 from determined_service.scheduling.snapshot import Request, Running, Snapshot
 
@@ -77,6 +77,11 @@ class RankingScheduler(Scheduler):
             preemptions += line.preemptions
             waiting += line.waiting()
             backfilled += line.backfilled(ranks)
+        # Last, so that nobody seems to wait behind them.
+        waiting += [
+            Waiting(one.request, Unplaced(one.words, one.until - snapshot.moment))
+            for one in snapshot.resting
+        ]
         return Decision(
             tuple(placements), tuple(waiting), tuple(preemptions), frozenset(backfilled)
         )

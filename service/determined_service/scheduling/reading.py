@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.expconf.heeding import KUBERNETES
 from determined_service.base.spread import Spread
 from determined_service.base.units import Unit, units_of
+from determined_service.lifecycle.exits import NO_WORDS
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.kept import KeptAllocations, Live, Owner, Row
 from determined_service.scheduling.layout import Layout
@@ -24,6 +25,7 @@ from determined_service.scheduling.snapshot import (
     Constraint,
     Part,
     Request,
+    Resting,
     Running,
     Snapshot,
 )
@@ -33,9 +35,9 @@ MOST_CONSTRAINTS = 1000
 
 _AGENTS = sa.text(
     f"""
-    SELECT coalesce(json_agg(
+    SELECT json_build_array(extract(epoch FROM statement_timestamp())::float8, coalesce(json_agg(
         json_build_array(g.id, g.resource_pool, g.labels, s.ids, s.closed, s.machines,
-            p.worker_type = '{KUBERNETES}') ORDER BY g.id), '[]')::text
+            p.worker_type = '{KUBERNETES}') ORDER BY g.id), '[]'))::text
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     LEFT JOIN (
         SELECT agent_id, array_agg(slot_id ORDER BY slot_id) FILTER (WHERE enabled AND NOT draining) AS ids,
@@ -46,6 +48,10 @@ _AGENTS = sa.text(
     WHERE g.enabled AND NOT g.draining AND {presence.takes_work()}
     """
 )
+
+
+_Item = Request | Resting | Running
+"""An allocation, as a scheduler sees it."""
 
 
 class _Pool(NamedTuple):
@@ -63,7 +69,7 @@ class _Made:
     number: int
     pools: Mapping[str, _Pool]
     runners: Mapping[str, tuple[int, float]]
-    seen: Mapping[str, Request | Running | None]
+    seen: Mapping[str, _Item | None]
 
 
 class SnapshotReader:
@@ -79,6 +85,8 @@ class SnapshotReader:
         self._kept = KeptAllocations()
         self._made = _Made(0, {}, {}, {})
         self._constraints: dict[str, Constraint | None] = {}
+        # Until the first request has rested, as of the last snapshot; None: none rests.
+        self.rest_s: float | None = None
 
     async def live(self, conn: AsyncConnection) -> Live:
         """Every allocation that has not ended."""
@@ -89,9 +97,9 @@ class SnapshotReader:
         if live is None:
             live = await self.live(conn)
         agents = await conn.execute(_AGENTS, {"timeout": self.agent_timeout_s})
-        return self._snapshot(live, orjson.loads(agents.scalar_one()))
+        return self._snapshot(live, *orjson.loads(agents.scalar_one()))
 
-    def _snapshot(self, live: Live, agents: list[Any]) -> Snapshot:
+    def _snapshot(self, live: Live, moment: float, agents: list[Any]) -> Snapshot:
         seen = self._make(live)
         layout = Layout()
         opened = [
@@ -99,12 +107,17 @@ class SnapshotReader:
             for agent_id, pool, labels, *slots in agents
             for unit in self._units(layout, agent_id, pool, *slots)
         ]
-        requests = layout.requests(one for one in seen.values() if type(one) is Request)
+        waiting = [one for one in seen.values() if type(one) is Request]
         running = layout.running(one for one in seen.values() if type(one) is Running)
+        resting: tuple[Resting, ...] = ()
+        if len(waiting) + len(running) < len(seen):
+            waiting, resting = _apart(seen, moment)
+        self.rest_s = min((one.until - moment for one in resting), default=None)
+        requests = layout.requests(waiting)
         used_by_group: Counter[int] = Counter()
         used: dict[str, set[int]] = {}
         tasks: Counter[str] = Counter()
-        if len(requests) + len(running) < len(seen):
+        if len(requests) + len(resting) + len(running) < len(seen):
             for key, one in seen.items():
                 row = live.rows[key]
                 if one is None and row.experiment_id is not None:
@@ -132,6 +145,8 @@ class SnapshotReader:
             ),
             used_by_group,
             running,
+            resting,
+            moment if resting else 0.0,
         )  # fmt: skip
 
     def _units(
@@ -154,7 +169,7 @@ class SnapshotReader:
         usable = frozenset(opened or ())
         return [Unit(one.name, tuple(filter(usable.__contains__, one.slots))) for one in units]
 
-    def _make(self, live: Live) -> Mapping[str, Request | Running | None]:
+    def _make(self, live: Live) -> Mapping[str, _Item | None]:
         """What a scheduler sees of each allocation: of one that is as it was, the same object as before."""
         before = self._made
         runners = self._runners(live)
@@ -185,7 +200,7 @@ class SnapshotReader:
         live: Live,
         pools: Mapping[str, _Pool],
         runners: Mapping[str, tuple[int, float]],
-    ) -> Request | Running | None:
+    ) -> _Item | None:
         owner = None if row.experiment_id is None else live.owners.get(row.experiment_id)
         owner = owner or Owner(row.since, None, 1.0, None, True, None)
         pool = pools[row.pool]
@@ -195,11 +210,14 @@ class SnapshotReader:
             priority, position = min(priority, runner[0]), min(position, runner[1])
         if row.state == states.REQUESTED:
             banned = frozenset[str]() if row.trial_id is None else live.banned.get(row.trial_id)
-            return Request(
+            request = Request(
                 row.id, row.pool, row.slots, row.experiment_id, owner.max_slots, banned or frozenset(),
                 priority, owner.weight, position, row.preemptible, row.since,
                 self._constraint(owner.placement), Spread.NONE if owner.single_node else pool.spread,
             )  # fmt: skip
+            if row.rests_until is None:
+                return request
+            return Resting(request, row.rests_until, row.unplaced or NO_WORDS)
         if row.agent_id is None:
             return None
         return Running(
@@ -239,3 +257,16 @@ class SnapshotReader:
             known = found.get(owner.runner, (priority, place))
             found[owner.runner] = (min(known[0], priority), min(known[1], place))
         return found
+
+
+def _apart(
+    seen: Mapping[str, _Item | None], moment: float
+) -> tuple[list[Request], tuple[Resting, ...]]:
+    """The requests that are to be served, in the order of ``seen``, and those that rest."""
+    waiting = [
+        one.request if isinstance(one, Resting) else one
+        for one in seen.values()
+        if isinstance(one, Request) or (isinstance(one, Resting) and one.until <= moment)
+    ]
+    resting = (one for one in seen.values() if isinstance(one, Resting) and one.until > moment)
+    return waiting, tuple(resting)

@@ -106,6 +106,15 @@ class AgentsBusy:
     limit: int
 
 
+@record
+class Unplaced:
+    """It had its slots, and the agent's cluster had no room for it, as it says in ``words``. It rests for
+    ``seconds`` more."""
+
+    words: str
+    seconds: float
+
+
 Reason = (
     NoAgent
     | NoneAdmitted
@@ -118,4 +127,5 @@ Reason = (
     | Behind
     | SlotsComing
     | AgentsBusy
+    | Unplaced
 )

@@ -64,6 +64,16 @@ class Request:
 
 
 @record
+class Resting:
+    """A request that is not to be served before ``until``, in seconds since 1970: its agent's cluster had no
+    room for the leg before, for the reason in ``words``."""
+
+    request: Request
+    until: float
+    words: str
+
+
+@record
 class Agent:
     """An agent that may be given work, or a unit of one (:mod:`determined_service.base.units`), which is what
     every name of an agent in a snapshot means. ``slots``: ids of all its enabled slots. ``used``: slots
@@ -125,9 +135,12 @@ class Running:
 class Snapshot:
     """``requests`` in the order in which they came, a search's runner before the search's trials;
     ``used_by_group``: slots held, by experiment; ``running``: what holds slots, in the order in which it was
-    placed, also on agents that may not be given work."""
+    placed, also on agents that may not be given work; ``resting``: what is not served at ``moment``, in
+    seconds since 1970 (0: nothing rests)."""
 
     requests: tuple[Request, ...]
     agents: tuple[Agent, ...]
     used_by_group: Mapping[int, int] = field(default_factory=dict)
     running: tuple[Running, ...] = ()
+    resting: tuple[Resting, ...] = ()
+    moment: float = 0.0

@@ -19,6 +19,7 @@ from determined_service.scheduling.reasons import (
     SlotsComing,
     TooFewFree,
     TooWide,
+    Unplaced,
 )
 from determined_service.scheduling.scheduler import Waiting
 from determined_service.scheduling.snapshot import Constraint, Request
@@ -78,6 +79,10 @@ def in_words(waiting: Waiting) -> str:
         case AgentsBusy(agents, limit):
             each = "the pool's only agent" if agents == 1 else f"each of the pool's {agents} agents"
             return f"{wanted}; {each} runs {counted(limit, 'allocation')} without slots, the most that it may"
+        case Unplaced(words, seconds):
+            return (
+                f"{wanted}; there was no room for it: {words}; it is tried again in {seconds:.0f} s"
+            )
 
 
 def in_short(waiting: Waiting, jobs_ahead: int) -> str:
@@ -107,6 +112,8 @@ def in_short(waiting: Waiting, jobs_ahead: int) -> str:
             return f"{wanted}, {names} {'are' if many else 'is'} freeing them"
         case AgentsBusy():
             return f"{wanted}, every agent runs as many tasks without slots as it may"
+        case Unplaced(words, _):
+            return f"{wanted}, no room: {words}"
 
 
 def admitted(constraint: Constraint) -> str:

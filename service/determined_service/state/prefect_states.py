@@ -66,6 +66,11 @@ def assigned(change: Change, task_id: str, places: Sequence[nodes.Place]) -> Non
     _set(change, task_entity(task_id), "PENDING", prefect.PENDING, nodes.in_words(places))
 
 
+def cannot_start(change: Change, task_id: str, reason: str) -> None:
+    """An agent has accepted the task's leg and cannot start it yet; ``reason``: in words."""
+    _set(change, task_entity(task_id), "PENDING", prefect.PENDING, reason)
+
+
 def running(change: Change, task_id: str, run_id: int, agents: Sequence[str]) -> None:
     """``agents``: of a gang, one for each node; empty: not known."""
     where = f" on {nodes.agents_in_words(agents, len(agents))}" if agents else ""

@@ -86,6 +86,15 @@ async def test_a_leg_that_was_accepted_says_what_it_waits_for(world: World) -> N
     assert [row["log"] for row in await world.rows(said, id=trial.allocation_id)] == [
         f"{words}\n".encode()
     ]
+    told = "SELECT payload ->> 'message' AS text FROM prefect_outbox WHERE entity = :id ORDER BY id"
+    messages = [row["text"] for row in await world.rows(told, id=trial.entity)]
+    assert messages.count(words) == 1
+    assert messages[-1] == words
+    await world.rows(
+        "UPDATE allocations SET assigned_at = now() - interval '2 minutes' RETURNING id"
+    )
+    stuck = ok(await world.user.get("/api/v1/cluster/health-report"))["stuck"]
+    assert [item["waitsFor"] for item in stuck["notStarted"]] == [WHY]
     ok(await trial.started())
     # Too late.
     assert await tell(world, *both, **{trial.allocation_id: WHY}) == 200

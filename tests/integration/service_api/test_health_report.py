@@ -50,6 +50,7 @@ async def test_nothing_ails_it(user: httpx.AsyncClient, settings: Settings) -> N
     assert found["stuck"] == {
         "searches": [],
         "notStarted": [],
+        "unplaced": [],
         "notEnded": [],
         "notDeleted": [],
     }

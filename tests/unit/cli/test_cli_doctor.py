@@ -60,7 +60,13 @@ def report() -> dict[str, Any]:
         ],
         "pools": [{"name": "default", "agents": 1, "waiting": 0}],
         "outbox": {"waiting": 1, "oldestS": 0.5, "attempts": 0, "lastError": None},
-        "stuck": {"searches": [], "notStarted": [], "notEnded": [], "notDeleted": []},
+        "stuck": {
+            "searches": [],
+            "notStarted": [],
+            "unplaced": [],
+            "notEnded": [],
+            "notDeleted": [],
+        },
         "time": "2026-01-02T03:04:05Z",
     }
 
@@ -153,6 +159,36 @@ def test_nothing_ails_it() -> None:
             "allocation 7.x.1",
             "WARNING",
             "got slots on a1 1m30s ago",
+        ),
+        (
+            ["stuck", "notStarted"],
+            [
+                {
+                    "allocationId": "7.x.1",
+                    "trialId": 3,
+                    "agentId": "k",
+                    "forS": 90.0,
+                    "waitsFor": "0/3 nodes are available",
+                }
+            ],
+            "allocation 7.x.1",
+            "WARNING",
+            "is not running yet: 0/3 nodes are available",
+        ),
+        (
+            ["stuck", "unplaced"],
+            [
+                {
+                    "allocationId": "7.x.2",
+                    "trialId": 3,
+                    "resourcePool": "gpus",
+                    "times": 2,
+                    "reason": "0/3 nodes are available",
+                }
+            ],
+            "allocation 7.x.2",
+            "WARNING",
+            "resource pool gpus had no room for it 2 times in a row: 0/3 nodes are available",
         ),
         (
             ["stuck", "notDeleted"],

@@ -11,9 +11,10 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from determined.common.wire.legs import AgentUser, Granted, LegSpec
+from determined.common.wire.legs import AgentUser, Granted, LegSpec, TaskDefaults
+from determined.expconf import pod_spec
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.launchers.kubernetes import labels, manifest, names, pod
+from determined_deployments.agent.launchers.kubernetes import account, labels, manifest, names, pod
 from determined_deployments.agent.launchers.kubernetes.account import PodError
 from determined_deployments.agent.launchers.kubernetes.features import Features
 from tests.unit.deployments.kubernetes_legs import OWNER, agent, job_of, leg
@@ -223,7 +224,7 @@ def test_quantities_are_multiplied(quantity: str, number: int, expected: str) ->
 def test_shared_memory_is_a_volume_in_memory() -> None:
     def shm(config: dict[str, Any], **sections: Any) -> Any:
         volumes = pod_of(agent(**sections), leg(config=config))["volumes"]
-        return next(one["emptyDir"] for one in volumes if one["name"] == "shm")
+        return next(one["emptyDir"] for one in volumes if one["name"] == "determined-shm")
 
     assert shm({}) == {"medium": "Memory", "sizeLimit": str(4 << 30)}
     assert shm({"resources": {"shm_size": "1G"}})["sizeLimit"] == str(1 << 30)
@@ -290,7 +291,7 @@ def test_root_where_the_settings_allow_it() -> None:
 
 def test_rights_beyond_the_settings_are_refused() -> None:
     mounts = {"bind_mounts": EVERYTHING["bind_mounts"]}
-    with pytest.raises(PodError, match=re.escape("bind_mounts[0].host_path: containers may not")):
+    with pytest.raises(PodError, match=re.escape("bind_mounts[0].host_path: pods may not mount")):
         job(agent(), leg(config=mounts))
     with pytest.raises(PodError, match=re.escape("environment.add_capabilities[0]")):
         job(agent(), leg(config={"environment": {"add_capabilities": ["SYS_ADMIN"]}}))
@@ -302,9 +303,9 @@ def test_rights_beyond_the_settings_are_refused() -> None:
         "security": {"containers": {"host_paths": ["/data"], "capabilities": ["SYS_ADMIN"]}}
     }
     found = pod_of(agent(**given), leg(config=mounts))
-    assert {"name": "bind-0", "hostPath": {"path": "/data"}} in found["volumes"]
+    assert {"name": "determined-bind-0", "hostPath": {"path": "/data"}} in found["volumes"]
     assert {
-        "name": "bind-0",
+        "name": "determined-bind-0",
         "mountPath": "/d",
         "readOnly": True,
         "mountPropagation": "HostToContainer",
@@ -342,6 +343,116 @@ def test_the_node_is_preferred_and_the_pool_required() -> None:
     assert selector == {"pool": "a", "disk": "ssd"}
 
 
+def test_a_volume_for_the_storage_stands_for_its_folder() -> None:
+    storage = {"checkpoint_storage": {"type": "shared_fs", "host_path": "/checkpoints"}}
+    with pytest.raises(PodError, match=r"checkpoint_storage\.host_path: pods may not mount"):
+        job(agent(), leg(config=storage))
+    mount = {"name": "mine", "mountPath": "/determined_shared_fs"}
+    claim = {"name": "mine", "persistentVolumeClaim": {"claimName": "checkpoints"}}
+    given = {
+        "spec": {
+            "volumes": [claim],
+            "containers": [{"name": "determined-container", "volumeMounts": [mount]}],
+        }
+    }
+    found = pod_of(agent(), leg(config={**storage, "environment": {"pod_spec": given}}))
+    assert claim in found["volumes"] and mount in found["containers"][0]["volumeMounts"]
+    assert not any("hostPath" in one for one in found["volumes"])
+    # The agent's own pod_spec stands for the cluster's storage, which the service grants.
+    config = agent(kubernetes={"pod_spec": given})
+    found = pod_of(config, leg(config=storage, granted=Granted(host_paths=["/checkpoints"])))
+    assert not any("hostPath" in one for one in found["volumes"])
+    found = pod_of(agent(), leg(config=storage, granted=Granted(host_paths=["/checkpoints"])))
+    assert {"hostPath": {"path": "/checkpoints"}}.items() <= found["volumes"][-1].items()
+
+
+def test_pod_specs_are_merged_over_the_platforms_own() -> None:
+    agents: dict[str, Any] = {
+        "metadata": {"annotations": {"team": "vision"}},
+        "spec": {
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "containers": [{"name": "logger", "image": "logger:1"}],
+            "volumes": [{"name": "cache", "emptyDir": {}}],
+        },
+    }
+    users = {
+        "metadata": {"labels": {"mine": "1"}},
+        "spec": {
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "sets"}}],
+            "containers": [
+                {"name": "logger", "$patch": "delete"},
+                {"name": "side", "image": "side:1"},
+                {
+                    "name": "determined-container",
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                    "resources": {"requests": {"memory": "3Gi"}},
+                    "env": [{"name": "HOME", "value": "/data"}],
+                },
+            ],
+        },
+    }
+    user = AgentUser(uid=1000, gid=1001)
+    config = agent(kubernetes={"pod_spec": agents})
+    spec = leg(config={"environment": {"pod_spec": users}}, agent_user=user)
+    template = job(config, spec)["spec"]["template"]
+    validate(job(config, spec), "1.37")
+    validate(job(config, spec, OLDEST), OLDEST)
+    assert template["metadata"]["labels"]["mine"] == "1"
+    assert template["metadata"]["labels"]["determined-prefect.io/agent"] == "agent-k"
+    assert template["metadata"]["annotations"]["team"] == "vision"
+    found = template["spec"]
+    assert found["tolerations"] == agents["spec"]["tolerations"]
+    assert [one["name"] for one in found["containers"]] == ["determined-container", "side"]
+    assert {"cache", "data", "determined-work"} <= {one["name"] for one in found["volumes"]}
+    ours = found["containers"][0]
+    assert ours["command"][1:3] == ["-m", pod.CALL]
+    assert {"name": "data", "mountPath": "/data"} in ours["volumeMounts"]
+    assert ours["resources"] == {
+        "requests": {"cpu": "1", "memory": "3Gi"},
+        "limits": {"cpu": "1"},
+    }
+    assert {"name": "HOME", "value": "/data"} in ours["env"]
+    assert "$patch" not in json.dumps(template)
+
+
+def test_the_hosts_network_by_the_cluster_configuration() -> None:
+    found = pod_of(agent(), leg(defaults=TaskDefaults(network_mode="host")))
+    assert (found["hostNetwork"], found["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert "hostNetwork" not in pod_of(agent(), leg(defaults=TaskDefaults(network_mode="bridge")))
+
+
+def test_fields_of_pods_that_only_administrators_may_set() -> None:
+    given = {"environment": {"pod_spec": {"spec": {"hostNetwork": True}}}}
+    words = "environment.pod_spec.spec.hostNetwork: pods may not have 'hostNetwork'; agent agent-k"
+    with pytest.raises(PodError, match=re.escape(words)):
+        job(agent(), leg(config=given))
+    allowed = agent(security={"containers": {"pod_fields": ["hostNetwork"]}})
+    assert pod_of(allowed, leg(config=given))["hostNetwork"] is True
+    for granted in (Granted(administrator=True), Granted(pod_fields=["hostNetwork"])):
+        assert pod_of(agent(), leg(config=given, granted=granted))["hostNetwork"] is True
+
+
+def test_the_service_is_told_what_pods_may_have() -> None:
+    given = {"capabilities": ["A"], "host_paths": ["/data"], "pod_fields": ["hostIPC"]}
+    found = account.told_rights(agent(security={"containers": given}, checkpoint_dir="/kept"))
+    assert found.to_json() == {
+        "capabilities": ["A"],
+        "devices": [],
+        "host_paths": ["/data", "/kept"],
+        "is_root": True,
+        "pod_fields": ["hostIPC"],
+        "in_pod": True,
+    }
+
+
+def test_our_secrets_are_known_by_their_names() -> None:
+    name = manifest.name_of(leg(), agent())
+    assert pod_spec.is_our_secret(names.order(name)) and pod_spec.is_our_secret(
+        names.registry(name)
+    )
+    assert not pod_spec.is_our_secret("det-s3") and not pod_spec.is_our_secret("orders")
+
+
 def test_images() -> None:
     from determined.expconf.environment import Images
 
@@ -371,7 +482,7 @@ def test_the_harness_is_brought_into_other_images() -> None:
     (init,) = found["initContainers"]
     inside = found["containers"][0]
     (mount,) = init["volumeMounts"]
-    assert mount == {"name": "harness", "mountPath": pod.HARNESS_DIR}
+    assert mount == {"name": "determined-harness", "mountPath": pod.HARNESS_DIR}
     assert {**mount, "readOnly": True} in inside["volumeMounts"]
     assert inside["command"][0] == f"{pod.HARNESS_DIR}/bin/python3"
     assert "initContainers" not in pod_of(agent(), leg())
@@ -398,6 +509,16 @@ def test_names_and_labels_are_valid_and_tell_legs_apart() -> None:
     for value in filter(None, values):
         assert re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", value) and len(value) <= 63
     assert labels.value("agent-1") == "agent-1"
+
+
+def test_pods_of_gangs_alone_have_the_label_that_lets_them_reach_each_other() -> None:
+    gang, single = (leg(nodes=nodes, node=0) for nodes in (2, 1))
+    for spec, wanted in ((gang, "2"), (single, None)):
+        found = job(agent(), spec)["spec"]["template"]["metadata"]["labels"]
+        assert found.get(labels.NODES) == wanted
+    chart = Path(__file__).parents[3] / "deployments/helm/determined-prefect/templates"
+    policies = (chart / "networkpolicies.yaml").read_text()
+    assert policies.count(f"key: {labels.NODES}, operator: Exists") == 3
 
 
 def test_labels_say_whose_a_pod_is() -> None:

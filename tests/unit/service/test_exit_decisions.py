@@ -19,6 +19,7 @@ from determined_service.lifecycle.exits import (
 CLEAN = Exit(ExitKind.EXITED, 0)
 AS_ASKED = Exit(ExitKind.EXITED, None, 9, "as asked for")
 GONE = Exit(ExitKind.INFRASTRUCTURE, reason="agent b lost for 31 s")
+NO_ROOM = Exit(ExitKind.UNPLACED, reason="no nodes")
 BROKEN = Exit(ExitKind.EXITED, 3, None, "ValueError: no")
 
 # the ends of a gang's nodes in the order of their reports → what they come to
@@ -33,6 +34,10 @@ GANGS: dict[str, tuple[list[tuple[str, Exit]], Exit]] = {
         Exit(ExitKind.EXITED, None, 11, "on agent b"),
     ),
     "what was lost, though another failed for the want of it": ([("a", BROKEN), ("b", GONE)], GONE),
+    "no room for a node, whatever became of the others": (
+        [("a", BROKEN), ("c", GONE), ("b", NO_ROOM)],
+        Exit(ExitKind.UNPLACED, reason="no nodes (on agent b)"),
+    ),
     "what cannot start": (
         [("a", Exit(ExitKind.FAILED_TO_START, reason="no train.py")), ("b", AS_ASKED)],
         Exit(ExitKind.FAILED_TO_START, reason="no train.py (on agent a)"),
@@ -47,6 +52,7 @@ def test_a_gang_ends_as_its_nodes_did(case: str) -> None:
 
 
 LOST = {"exit_code": None, "kind": ExitKind.INFRASTRUCTURE, "reason": "agent a lost for 31 s"}
+UNPLACED = {"exit_code": None, "kind": ExitKind.UNPLACED, "reason": "0/3 nodes are available"}
 FAILED = {"exit_code": 3, "max_restarts": 1, "op_complete": False}
 BUSY = {"op_complete": False}
 DONE = {"op_complete": True, "closed": True}
@@ -138,6 +144,15 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, str, str | None, str | None, b
     "lost too often": (
         {**BUSY, **LOST, "lost_in_a_row": LOST_IN_A_ROW - 1},
         ("LOST", "end", "ERROR", "ERRORED", False),
+    ),
+    "no room": ({**BUSY, **UNPLACED}, ("UNPLACED", "rest", None, None, False)),
+    "no room, however often legs were lost": (
+        {**BUSY, **UNPLACED, "lost_in_a_row": LOST_IN_A_ROW},
+        ("UNPLACED", "rest", None, None, False),
+    ),
+    "no room while paused": (
+        {**BUSY, **UNPLACED, "experiment_state": "PAUSED"},
+        ("UNPLACED", "wait", None, None, False),
     ),
     "invalid hyperparameters": (
         {**FAILED, "early_exit": "INVALID_HP"},

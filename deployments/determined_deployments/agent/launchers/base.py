@@ -99,7 +99,8 @@ class Exit:
     ``kind`` and ``reason``. Kind INFRASTRUCTURE: the platform lost the leg (a node that is gone, an
     eviction, a supervisor that died), and the leg is started again without counting. EXITED: the training
     code caused the end, such as by more memory than its limit allows. FAILED_TO_START: another try cannot
-    help, such as with an image that does not exist. ``reason``: in words for the user; None: the launcher
+    help, such as with an image that does not exist. UNPLACED: the leg never began, because nowhere was room
+    for it; it goes back to the queue, with ``reason``. ``reason``: in words for the user; None: the launcher
     knows nothing but that the leg's supervisor is gone.
     """
 

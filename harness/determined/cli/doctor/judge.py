@@ -293,11 +293,23 @@ def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
         for item in report["stuck"][kind]:
             nothing = False
             found = words.format(agentId=item["agentId"], ago=f.duration(item["forS"]))
+            if item.get("waitsFor"):
+                found += f": {item['waitsFor']}"
             advice = (
                 f"look at the log of agent {item['agentId']} (its fork server may not be ready);"
                 " an agent that is restarted continues its work"
             )
             yield Finding(f"allocation {item['allocationId']}", "WARNING", found, advice)
+    # A service of the release before knows none.
+    for item in report["stuck"].get("unplaced", ()):
+        nothing = False
+        found = f"the cluster of resource pool {item['resourcePool']} had no room for it"
+        found += f" {counted(item['times'], 'time')} in a row: {item['reason']}"
+        advice = (
+            "it waits in the queue and is tried again; if no machine ever has what it asks for, change"
+            " resources or environment.pod_spec of its configuration"
+        )
+        yield Finding(f"allocation {item['allocationId']}", "WARNING", found, advice)
     for item in report["stuck"]["notDeleted"]:
         nothing = False
         found = f"could not be deleted: {item['reason'] or 'no reason was recorded'}"

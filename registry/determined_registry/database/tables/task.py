@@ -108,8 +108,12 @@ allocations = sa.Table(
     sa.Column("token", sa.Text),
     sa.Column("requested_at", TS, nullable=False, server_default=now()),
     sa.Column("assigned_at", TS),
-    # What its agent waits for before it runs, in words; of a gang the nodes have it.
+    # What its agent waits for before it runs, in words; of a gang the nodes have it. Of one that is
+    # REQUESTED: why its agent's cluster had no room for the leg before.
     sa.Column("waits_for", sa.Text),
+    # It gets no slots before that, because there was no room for so many legs in a row before it.
+    sa.Column("rests_until", TS),
+    sa.Column("unplaced_times", sa.Integer, nullable=False, server_default="0"),
     sa.Column("started_at", TS),
     sa.Column("ended_at", TS),
     # Its place in line when it continues work that a scheduler stopped. NULL: the place by `requested_at`.

@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -40,11 +41,18 @@ from determined.common.wire.legs import (
     leg_id_of,
 )
 from determined.common.wire.serving import Served
+from determined.expconf.container_wishes import (
+    CAPABILITIES,
+    HOST_PATHS,
+    POD_FIELDS,
+    of_pod_spec,
+)
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
+from determined_service.lifecycle import unplaced
 from determined_service.lifecycle.exits import Exit, ExitFacts, Outcome, describe_exit
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
@@ -172,13 +180,23 @@ def granted(
     """The rights that the owner and the cluster configuration in force give to a task's containers.
     ``storage``: the cluster's own."""
     given = cluster.container_defaults_of(pool)
+    of_pods = [
+        wish
+        for pod_spec in (given.cpu_pod_spec, given.gpu_pod_spec)
+        for wish in of_pod_spec(pod_spec, "")
+    ]
+
+    def found(setting: str) -> list[str]:
+        return [wish.found for wish in of_pods if wish.setting == setting]
+
     paths = [mount.host_path for mount in given.bind_mounts or ()]
     folder = (storage or {}).get("host_path")
     return Granted(
         is_administrator,
-        list(given.add_capabilities or ()),
+        [*(given.add_capabilities or ()), *found(CAPABILITIES)],
         [device.host_path for device in given.devices or ()],
-        [*paths, *([folder] if folder else [])],
+        [*paths, *found(HOST_PATHS), *([folder] if folder else [])],
+        found(POD_FIELDS),
     )
 
 
@@ -270,6 +288,8 @@ class SlotKind(TaskKind):
         )
         if (stopped := states.OUTCOME.get(leg.task_state)) is not None:
             outcome, state, words = Outcome(stopped), stopped, leg.task_reason or words
+        elif exit.kind is ExitKind.UNPLACED and leg.kill_requested_at is None:
+            return LegEnd(Outcome.UNPLACED, words, partial(_rest, leg=leg, reason=exit.reason))
         elif exit.kind is ExitKind.INFRASTRUCTURE:
             outcome, state = Outcome.LOST, states.ERROR
         elif exit.exit_code or exit.exit_signal or exit.kind is not ExitKind.EXITED:
@@ -309,6 +329,11 @@ class SlotKind(TaskKind):
         await transition(change, TASK, task_id, state, reason=reason)
         if self.mirrored:
             prefect_states.ended(change, prefect_states.task_entity(task_id), state, reason)
+
+
+async def _rest(change: Change, leg: sa.Row[Any], reason: str | None) -> None:
+    await allocating.request_again(change, leg.id)
+    await unplaced.rest(change, leg.task_id, leg.id, reason)
 
 
 def variables_of(environment: Mapping[str, Any], slot_type: str) -> list[str]:

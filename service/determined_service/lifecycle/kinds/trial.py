@@ -18,7 +18,7 @@ from determined_service.base.json import by_name
 from determined_service.deleting.damage import checkpoint_facts
 from determined_service.ingest import logs, missing_metric, past_target
 from determined_service.lifecycle import experiments as experimenting
-from determined_service.lifecycle import giving_up, log_actions, surroundings, trial_queue
+from determined_service.lifecycle import giving_up, log_actions, surroundings, trial_queue, unplaced
 from determined_service.lifecycle import trials as trialing
 from determined_service.lifecycle.exits import (
     Exit,
@@ -204,7 +204,7 @@ class Trial(SlotKind):
 
         async def go_on(change: Change) -> None:
             change.notify(topics.trial(leg.trial_id), topics.experiment(leg.experiment_id))
-            await _go_on(change, leg, decision)
+            await _go_on(change, leg, decision, exit)
             await experimenting.finish_if_quiet(change, leg.experiment_id, leg.experiment_state)
 
         return LegEnd(decision.outcome, decision.reason, go_on)
@@ -258,12 +258,12 @@ def _for_whom(row: sa.Row[Any]) -> str | None:
     return f"for trial {row.stopping_for_trial}"
 
 
-async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> None:
+async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision, exit: Exit) -> None:
     trial = TrialIds(row.trial_id, row.experiment_id, row.request_id, row.task_id)
     if decision.log is not None:
         await logs.add_line(change.conn, row.task_id, row.id, decision.log)
     nowhere = None
-    if decision.next in (Next.REQUEUE, Next.LATER):
+    if decision.next in (Next.REQUEUE, Next.LATER, Next.REST):
         for line in await log_actions.exclusions(change.conn, row.trial_id, row.run_id):
             await logs.add_line(change.conn, row.task_id, row.id, line)
         nowhere = await log_actions.no_agent_left(change.conn, row.trial_id)
@@ -285,7 +285,7 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
             await end_trial(change, trial, decision.trial_state, decision.reason, decision.event)
             if decision.trial_state == states.ERROR:
                 await giving_up.give_up_if_hopeless(change, trial.experiment_id, trial.id)
-        case Next.REQUEUE | Next.LATER if nowhere is not None:
+        case Next.REQUEUE | Next.LATER | Next.REST if nowhere is not None:
             reason = f"{decision.reason}; {nowhere}"
             await end_trial(change, trial, states.ERROR, reason, ExitReason.ERRORED)
             await giving_up.give_up_if_hopeless(change, trial.experiment_id, trial.id)
@@ -295,6 +295,9 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision) -> No
             wait = f"the platform has lost {lost} legs in a row; the next one starts in {seconds:.0f} s"
             await logs.add_line(change.conn, row.task_id, row.id, wait, "WARNING")
             prefect_states.awaiting_slots(change, row.task_id, f"{decision.reason}; {wait}")
+        case Next.REST:
+            await trial_queue.request(change, [row.trial_id])
+            await unplaced.rest(change, row.task_id, row.id, exit.reason)
         case Next.REQUEUE:
             keep = row.stopping_for is not None
             await trial_queue.request(change, [row.trial_id], keep_place=keep)

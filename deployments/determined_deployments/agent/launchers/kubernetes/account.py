@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from determined.common.wire.agents import ContainerRights
 from determined.common.wire.legs import AgentUser, LegSpec
 from determined_deployments.agent.config import AgentConfig, DefaultTask
 from determined_tasks.containers import rights
@@ -57,12 +58,21 @@ def require_rights(spec: LegSpec, config: AgentConfig) -> None:
             spec,
             config.security.containers.model_dump(),
             agent_id=config.agent_id,
-            # A folder of a node is as good as the node, whoever looks into it.
             is_root=True,
             storage=config.checkpoint_dir,
+            in_pod=True,
         )
     except RightsError as error:
         raise PodError(str(error)) from error
+
+
+def told_rights(config: AgentConfig) -> ContainerRights:
+    """What the service must know to refuse at submission what :func:`require_rights` would refuse."""
+    given = config.security.containers
+    folders = [*given.host_paths, *([str(config.checkpoint_dir)] if config.checkpoint_dir else [])]
+    return ContainerRights(
+        given.capabilities, [], folders, is_root=True, pod_fields=given.pod_fields, in_pod=True
+    )
 
 
 def of_pod(who: Account | None) -> dict[str, Any]:

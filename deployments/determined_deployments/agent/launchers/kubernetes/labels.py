@@ -20,6 +20,8 @@ EXPERIMENT = PREFIX + "experiment"
 TRIAL = PREFIX + "trial"
 USER = PREFIX + "user"
 NODE = PREFIX + "node"
+NODES = PREFIX + "nodes"
+"""Of gangs alone: the number of their nodes. Network policies let pods that have it reach each other."""
 MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "determined-prefect"
 """Of everything that an agent makes."""
 
@@ -65,6 +67,8 @@ def of_leg(spec: LegSpec, agent_id: str) -> dict[str, str]:
         USER: value(spec.owner),
         NODE: str(spec.node),
     }
+    if spec.nodes > 1:
+        found[NODES] = str(spec.nodes)
     if spec.experiment_id is not None:
         found[EXPERIMENT] = str(spec.experiment_id)
     if spec.trial_id is not None:

@@ -11,7 +11,7 @@ import json
 from typing import Any, Literal
 
 from determined.common.wire.legs import LegSpec
-from determined.expconf.pod_spec import merge_pod_specs
+from determined.expconf.pod_spec import applied, merge_pod_specs
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Job
 from determined_deployments.agent.launchers.kubernetes import labels, names, pod
@@ -37,16 +37,16 @@ def leg_job(
 ) -> dict[str, Any]:
     """The Job of a leg.
 
-    ``machine``: the node that the scheduler thought of, which the pod prefers. ``gang``: how the pod is held
-    back, see :func:`hold_of`. Raises PodError.
+    ``machine``: the node that the pod prefers; None: the one that the order names. ``gang``: how the pod is
+    held back, see :func:`hold_of`. Raises PodError.
     """
     leg = _leg(job)
     if _is_by(settings, "kueue") and not features.suspend:
         raise PodError("kubernetes.queueing: kueue needs Kubernetes 1.22 or later")
-    name = name_of(leg, config)
+    name, machine = name_of(leg, config), machine or leg.machine
     own = {"metadata": _pod_metadata(job, leg, settings, config, machine)}
     own["spec"] = pod.spec_of(leg, name, config, machine)
-    template = _merged(own, leg, settings)
+    template = _merged(own, leg, config)
     spec: dict[str, Any] = {
         "backoffLimit": 0,
         "parallelism": 1,
@@ -160,16 +160,15 @@ def name_of(leg: LegSpec, config: AgentConfig) -> str:
     return names.job(leg.name, config.agent_id, leg.cluster_id)
 
 
-def _merged(own: dict[str, Any], leg: LegSpec, settings: Kubernetes) -> dict[str, Any]:
+def _merged(own: dict[str, Any], leg: LegSpec, config: AgentConfig) -> dict[str, Any]:
     """Our pod under the agent's ``pod_spec`` under the leg's. Raises PodError."""
-    users = (leg.config.get("environment") or {}).get("pod_spec")
     merged: dict[str, Any] = own
-    for given in (settings.pod_spec, users):
-        if given is not None:
-            shown = {key: given[key] for key in ("metadata", "spec") if given.get(key)}
-            merged = merge_pod_specs(shown, merged)
+    for given in pod.pod_specs_of(leg, config):
+        shown = {key: given[key] for key in ("metadata", "spec") if given.get(key)}
+        merged = merge_pod_specs(shown, merged)
+    merged = applied(merged)
     selector = merged["spec"].get("nodeSelector") or {}
-    for key, value in settings.node_selector.items():
+    for key, value in config.kubernetes.node_selector.items():
         if selector.get(key) != value:
             raise PodError(
                 f"environment.pod_spec.spec.nodeSelector: {key!r} is {value!r} in resource pool"
@@ -187,16 +186,15 @@ def _metadata(
     config: AgentConfig,
     machine: str | None,
 ) -> dict[str, Any]:
-    found = {
+    marks, queueing = labels.of_leg(leg, config.agent_id), settings.queueing
+    if queueing is not None and queueing.by == "kueue":
+        marks["kueue.x-k8s.io/queue-name"] = str(queueing.queue)
+    return {
         "name": name,
         "namespace": settings.namespace,
-        "labels": labels.of_leg(leg, config.agent_id),
+        "labels": marks,
         "annotations": labels.notes_of_leg(leg, job.note, machine),
     }
-    queueing = settings.queueing
-    if queueing is not None and queueing.by == "kueue":
-        found["labels"]["kueue.x-k8s.io/queue-name"] = queueing.queue
-    return found
 
 
 def _pod_metadata(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 
-PREFIX = "det-"
-"""No ``pod_spec`` may mount a Secret whose name begins like this."""
+from determined.expconf.pod_spec import OUR_SECRETS
+
+PREFIX, (_ORDER, _PULL) = OUR_SECRETS
+"""No ``pod_spec`` may use a Secret with such a name."""
 LONGEST = 50
 """Leaves room for the endings below, and for the one of a Job's pod, within 63 characters."""
 
@@ -22,12 +24,12 @@ def job(leg_name: str, agent_id: str, cluster_id: str) -> str:
 
 def order(job_name: str) -> str:
     """The Secret with the supervisor's order."""
-    return f"{job_name}-order"
+    return f"{job_name}{_ORDER}"
 
 
 def registry(job_name: str) -> str:
     """The Secret with the user's credentials for the image's registry."""
-    return f"{job_name}-pull"
+    return f"{job_name}{_PULL}"
 
 
 def gang(allocation_id: str, agent_id: str, cluster_id: str) -> str:

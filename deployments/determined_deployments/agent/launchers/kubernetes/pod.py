@@ -9,7 +9,7 @@ from typing import Any
 from determined import __version__
 from determined.common.wire.legs import LegSpec
 from determined.expconf.environment import Images
-from determined.expconf.pod_spec import TRIAL_CONTAINER
+from determined.expconf.pod_spec import TRIAL_CONTAINER, mounts
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.kubernetes import account, names
 from determined_deployments.agent.launchers.kubernetes.account import Account, PodError
@@ -56,6 +56,8 @@ def spec_of(
         "containers": [_container(leg, config, who)],
         "volumes": [*_volumes(leg, job_name, config)],
     }
+    if leg.defaults.network_mode == "host":
+        found.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
     if mounted:
         found["initContainers"] = [_harness(config, who)]
     for key, value in _placing(leg, settings, machine):
@@ -66,6 +68,12 @@ def spec_of(
     if settings.service_account is not None:
         found["serviceAccountName"] = settings.service_account
     return found
+
+
+def pod_specs_of(leg: LegSpec, config: AgentConfig) -> list[dict[str, Any]]:
+    """The agent's ``pod_spec`` and the leg's, as far as there are some; the last one wins."""
+    found = (config.kubernetes.pod_spec, _section(leg, "environment").get("pod_spec"))
+    return [one for one in found if one is not None]
 
 
 def image(leg: LegSpec, config: AgentConfig) -> str:
@@ -154,7 +162,7 @@ def _harness(config: AgentConfig, who: Account | None) -> dict[str, Any]:
         "image": config.kubernetes.harness_image or HARNESS_IMAGE,
         "command": ["python3", "-m", TAKE_ALONG, HARNESS_DIR],
         "securityContext": {"allowPrivilegeEscalation": False},
-        "volumeMounts": [{"name": "harness", "mountPath": HARNESS_DIR}],
+        "volumeMounts": [{"name": "determined-harness", "mountPath": HARNESS_DIR}],
     }
     if who is not None and who.uid != 0:
         found["securityContext"]["capabilities"] = {"drop": ["ALL"]}
@@ -164,27 +172,33 @@ def _harness(config: AgentConfig, who: Account | None) -> dict[str, Any]:
 
 
 def _volumes(leg: LegSpec, job_name: str, config: AgentConfig) -> Iterable[dict[str, Any]]:
-    yield {"name": "work", "emptyDir": {}}
-    yield {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(_shm(leg, config))}}
+    yield {"name": "determined-work", "emptyDir": {}}
+    yield {
+        "name": "determined-shm",
+        "emptyDir": {"medium": "Memory", "sizeLimit": str(_shm(leg, config))},
+    }
     # Only this pod mounts it, perhaps under an account that the image alone knows.
-    yield {"name": "order", "secret": {"secretName": names.order(job_name), "defaultMode": 0o444}}
+    yield {
+        "name": "determined-order",
+        "secret": {"secretName": names.order(job_name), "defaultMode": 0o444},
+    }
     if config.container.harness == "mounted":
-        yield {"name": "harness", "emptyDir": {}}
+        yield {"name": "determined-harness", "emptyDir": {}}
     if (secret := config.kubernetes.storage_secret) is not None:
-        yield {"name": "storage", "secret": {"secretName": secret, "defaultMode": 0o444}}
-    for name, path, *_ in _host_paths(leg):
+        yield {"name": "determined-storage", "secret": {"secretName": secret, "defaultMode": 0o444}}
+    for name, path, *_ in _host_paths(leg, config):
         yield {"name": name, "hostPath": {"path": path}}
 
 
 def _mounts(leg: LegSpec, config: AgentConfig) -> Iterable[dict[str, Any]]:
-    yield {"name": "work", "mountPath": WORK_DIR}
-    yield {"name": "shm", "mountPath": "/dev/shm"}
-    yield {"name": "order", "mountPath": ORDER_DIR, "readOnly": True}
+    yield {"name": "determined-work", "mountPath": WORK_DIR}
+    yield {"name": "determined-shm", "mountPath": "/dev/shm"}
+    yield {"name": "determined-order", "mountPath": ORDER_DIR, "readOnly": True}
     if config.container.harness == "mounted":
-        yield {"name": "harness", "mountPath": HARNESS_DIR, "readOnly": True}
+        yield {"name": "determined-harness", "mountPath": HARNESS_DIR, "readOnly": True}
     if config.kubernetes.storage_secret is not None:
-        yield {"name": "storage", "mountPath": STORAGE_SECRET_DIR, "readOnly": True}
-    for name, _, path, read_only, propagation in _host_paths(leg):
+        yield {"name": "determined-storage", "mountPath": STORAGE_SECRET_DIR, "readOnly": True}
+    for name, _, path, read_only, propagation in _host_paths(leg, config):
         found: dict[str, Any] = {"name": name, "mountPath": path}
         if read_only:
             found["readOnly"] = True
@@ -194,7 +208,7 @@ def _mounts(leg: LegSpec, config: AgentConfig) -> Iterable[dict[str, Any]]:
         yield found
 
 
-def _host_paths(leg: LegSpec) -> Iterable[tuple[str, str, str, bool, str]]:
+def _host_paths(leg: LegSpec, config: AgentConfig) -> Iterable[tuple[str, str, str, bool, str]]:
     """Folders of the node: a volume's name, the folder, its path in the pod, whether it is read-only, and the
     propagation of mounts. Rights are checked elsewhere."""
     for index, mount in enumerate(leg.config.get("bind_mounts") or ()):
@@ -205,11 +219,14 @@ def _host_paths(leg: LegSpec) -> Iterable[tuple[str, str, str, bool, str]]:
                 " nothing is mounted in the folder of the model definition"
             )
         read_only, propagation = bool(mount.get("read_only")), mount.get("propagation") or ""
-        yield f"bind-{index}", mount["host_path"], path, read_only, propagation
-    storage = _section(leg, "checkpoint_storage")
-    if storage.get("type") == "shared_fs" and storage.get("host_path"):
+        yield f"determined-bind-{index}", mount["host_path"], path, read_only, propagation
+    storage, pod_specs = _section(leg, "checkpoint_storage"), pod_specs_of(leg, config)
+    folder = storage.get("host_path")
+    if any(mounts(one, SHARED_FS_DIR, str(folder)) for one in pod_specs):
+        return
+    if storage.get("type") == "shared_fs" and folder:
         propagation = storage.get("propagation") or ""
-        yield "checkpoints", storage["host_path"], SHARED_FS_DIR, False, propagation
+        yield "determined-checkpoints", folder, SHARED_FS_DIR, False, propagation
 
 
 def _shm(leg: LegSpec, config: AgentConfig) -> int:

@@ -6,12 +6,16 @@ of users' deployments, which get a Job each. Experiments' flow runs, which only 
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import threading
+from typing import Any, Self
 
 import anyio.abc
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.workers.base import BaseWorkerResult
+from prefect_kubernetes.observer import start_observer
+from prefect_kubernetes.settings import KubernetesSettings
 from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
 
 from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
@@ -46,6 +50,22 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
     job_configuration_variables = KubernetesWorker.job_configuration_variables
     _description = "Runs Determined's trials, and flows, as Jobs of a Kubernetes cluster."
     _display_name = "Determined (Kubernetes)"
+
+    async def __aenter__(self) -> Self:
+        # It returns once Prefect has answered, minutes later where Prefect is away: not in the event loop.
+        if KubernetesSettings().observer.enabled:
+            loop, started = asyncio.get_running_loop(), asyncio.Event()
+
+            def start() -> None:
+                try:
+                    start_observer()
+                finally:
+                    loop.call_soon_threadsafe(started.set)
+
+            threading.Thread(target=start, daemon=True).start()
+            await started.wait()
+        await super().__aenter__()
+        return self
 
     async def run(
         self,
