@@ -11,13 +11,14 @@ import json
 from typing import Any, Literal
 
 from determined.common.wire.legs import LegSpec
-from determined.expconf.pod_spec import applied, merge_pod_specs
+from determined.expconf.pod_spec import TRIAL_CONTAINER, applied, merge_pod_specs
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Job
 from determined_deployments.agent.launchers.kubernetes import labels, names, pod
 from determined_deployments.agent.launchers.kubernetes.account import PodError
 from determined_deployments.agent.launchers.kubernetes.features import Features
 from determined_deployments.agent.launchers.kubernetes.settings import Kubernetes
+from determined_tasks.supervision import SUPERVISE
 
 Hold = Literal["gates", "suspend"]
 """How the pods of a gang are held back until all Jobs are there."""
@@ -78,11 +79,13 @@ def hold_of(leg: LegSpec, settings: Kubernetes, features: Features) -> Hold | No
 def order(job: Job, config: AgentConfig) -> dict[str, Any]:
     """The order of the leg's supervisor: the job's call, with its place in the pod.
 
-    The account is the pod's own, and so are its limits and devices.
+    The account is the pod's own, and so are its limits and devices. Another call is left as it is.
     """
     call = job.program
     assert isinstance(call, Call), call
     argument = dict(call.argument)
+    if call.function != SUPERVISE:
+        return {"function": call.function, "argument": argument}
     argument["spec"] = {**argument["spec"], "agent_user": None}
     argument["place"] = {
         **argument["place"],
@@ -110,7 +113,10 @@ def order_secret(name: str, order: dict[str, Any], owner: dict[str, Any]) -> dic
 
 
 def registry_secret(job: Job, name: str, owner: dict[str, Any]) -> dict[str, Any] | None:
-    """The Secret with the experiment's ``registry_auth``, if it has one. ``name``, ``owner``: as above."""
+    """The Secret with the experiment's ``registry_auth``, if it has one. ``name``, ``owner``: as above.
+
+    Without a ``serveraddress`` it is for the registry of the leg's image.
+    """
     given = (_leg(job).config.get("environment") or {}).get("registry_auth") or {}
     auth = {key: str(value) for key, value in given.items() if value}
     if not auth:
@@ -118,7 +124,7 @@ def registry_secret(job: Job, name: str, owner: dict[str, Any]) -> dict[str, Any
     if "username" in auth and "password" in auth and "auth" not in auth:
         pair = f"{auth['username']}:{auth['password']}"
         auth["auth"] = base64.b64encode(pair.encode()).decode()
-    server = auth.pop("serveraddress", _DOCKER_HUB)
+    server = auth.pop("serveraddress", None) or _registry(_image(owner))
     content = {".dockerconfigjson": json.dumps({"auths": {server: auth}})}
     return _secret(names.registry(name), "kubernetes.io/dockerconfigjson", content, owner)
 
@@ -216,6 +222,19 @@ def _group(leg: LegSpec, config: AgentConfig) -> str:
 
 def _is_by(settings: Kubernetes, name: str) -> bool:
     return settings.queueing is not None and settings.queueing.by == name
+
+
+def _image(owner: dict[str, Any]) -> str:
+    """The image of the leg's container in its Job."""
+    containers = owner["spec"]["template"]["spec"]["containers"]
+    return next(str(one["image"]) for one in containers if one["name"] == TRIAL_CONTAINER)
+
+
+def _registry(image: str) -> str:
+    """The address of an image's registry; of a name without one, Docker's hub."""
+    first, slash, _ = image.partition("/")
+    is_host = slash and ("." in first or ":" in first or first == "localhost")
+    return first if is_host else _DOCKER_HUB
 
 
 def _secret(name: str, kind: str, content: dict[str, str], owner: dict[str, Any]) -> dict[str, Any]:

@@ -138,6 +138,9 @@ def _container(leg: LegSpec, config: AgentConfig, who: Account | None) -> dict[s
     if who is not None:
         # The image may know no such account.
         variables |= {"HOME": WORK_DIR, "USER": who.name, "LOGNAME": who.name}
+    if config.slot_type != "cuda" or not leg.slot_ids:
+        # Else an image made for CUDA shows the container all GPUs of its node.
+        variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     if config.slot_type == "cpu" and leg.slot_ids:
         variables["OMP_NUM_THREADS"] = str(threads(len(leg.slot_ids), config))
     env += [{"name": name, "value": value} for name, value in variables.items()]
