@@ -75,6 +75,19 @@ def run_prefect(config: SettingsFile) -> None:
         foreground.serve_prefect(config)
 
 
+@app.command("migrate")
+def run_migrations(config: SettingsFile) -> None:
+    """Bring the tables of the service and of Prefect's server to this release, and end.
+
+    Both do it themselves when they start. Beforehand, an upgrade whose migration fails ends with the earlier
+    release still at work.
+    """
+    from determined_deployments import foreground
+
+    with _bad_settings_in_words():
+        foreground.migrate(config)
+
+
 @contextmanager
 def _bad_settings_in_words() -> Iterator[None]:
     from determined_deployments.foreground import SettingsError

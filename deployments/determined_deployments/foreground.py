@@ -1,12 +1,13 @@
-"""`det deploy service` and `det deploy prefect`: one component in this process, with servers of one's own.
+"""`det deploy service`, `prefect` and `migrate`: one component in this process, with servers of one's own.
 
-Both read the service's settings file, so that what they share (Prefect's address, its password) stands once.
+All read the service's settings file, so that what they share (Prefect's address, its password) stands once.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,6 +36,34 @@ def serve(config: Path) -> NoReturn:
 
 def serve_prefect(config: Path) -> NoReturn:
     """This process becomes Prefect's server. Raises SettingsError."""
+    from determined_deployments.local import prefect_server
+
+    env = _prefect_environment(config)
+    # The address where it listens is not always the one by which others reach it.
+    address = (env["PREFECT_SERVER_API_HOST"], env["PREFECT_SERVER_API_PORT"])
+    _become((prefect_server.MODULE, *address), env)
+
+
+def migrate(config: Path) -> NoReturn:
+    """This process brings the tables of the service and of Prefect to the schemas of this release, and ends.
+
+    The service's come first: they are one transaction, so a step that fails leaves both as they were.
+    Raises SettingsError.
+    """
+    from determined_deployments.local import prefect_server
+
+    env = _prefect_environment(config)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "determined_service.migration"],
+        env={**no_telemetry.VARIABLES, **os.environ, "DET_SERVICE_CONFIG": str(config)},
+    )
+    if done.returncode != 0:
+        raise SystemExit(1)
+    _become((prefect_server.MODULE, "migrate"), env)
+
+
+def _prefect_environment(config: Path) -> dict[str, str]:
+    """The variables of Prefect's server. Those that the unit or the shell sets win. Raises SettingsError."""
     from determined_deployments.local import databases, prefect_server
 
     _require_package()
@@ -51,10 +80,7 @@ def serve_prefect(config: Path) -> NoReturn:
         )
     home = Path(data_dir) / "prefect"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    env = prefect_server.environment(api_url, auth, home, db_url)
-    address = (env["PREFECT_SERVER_API_HOST"], env["PREFECT_SERVER_API_PORT"])
-    # What the unit or the shell sets of Prefect's own settings wins.
-    _become((prefect_server.MODULE, *address), {**env, **os.environ})
+    return {**prefect_server.environment(api_url, auth, home, db_url), **os.environ}
 
 
 def _become(words: tuple[str, ...], env: Mapping[str, str]) -> NoReturn:

@@ -1,7 +1,8 @@
 """``python -m determined_deployments.prefect_process <host> <port>``: Prefect's server in this process.
 
 `prefect server start` would keep a second interpreter beside it. Settings come from the environment
-(``PREFECT_…``), as always; ``PREFECT_SERVER_DATABASE_MIGRATE_ON_START`` must be off.
+(``PREFECT_…``), as always; ``PREFECT_SERVER_DATABASE_MIGRATE_ON_START`` must be off. With the single argument
+``migrate`` it migrates the database and ends.
 """
 
 from __future__ import annotations
@@ -78,9 +79,7 @@ def start_migration() -> int:
         return pid
     code = 1
     try:
-        from prefect.server.database import provide_database_interface
-
-        asyncio.run(provide_database_interface().create_db())
+        migrate()
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -89,5 +88,15 @@ def start_migration() -> int:
         os._exit(code)
 
 
+def migrate() -> None:
+    """Brings Prefect's tables up to date."""
+    from prefect.server.database import provide_database_interface
+
+    asyncio.run(provide_database_interface().create_db())
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["migrate"]:
+        migrate()
+        raise SystemExit
     main(sys.argv[1], int(sys.argv[2]))

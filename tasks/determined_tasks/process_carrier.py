@@ -199,6 +199,8 @@ class ProcessCarrier(Carrier):
     def _find_mounts(self, account: Identity | None) -> Mounts | None:
         """The mounts that the process needs. Raises NotStarted."""
         spec = self.spec
+        if self.place.in_pod:  # the pod has them
+            return None
         try:
             found = mounts.of(
                 spec.config, spec.entrypoint, self._context.workdir, self.root / "mounts"

@@ -45,7 +45,8 @@ class Place:
     directory. ``limits``: what a leg may use; None: nobody limits it (under a stock Prefect worker).
     ``shares_packages``: what trials install is their experiment's, and goes when that has ended;
     else each leg has its own. ``compiled_bytes``: how much of what trials compile is kept for the next ones
-    (:mod:`determined_tasks.compiled_code`); 0: nothing.
+    (:mod:`determined_tasks.compiled_code`); 0: nothing. ``in_pod``: the supervisor is the main process of a
+    pod, which has the leg's devices, mounts, account and limits alone.
     """
 
     work_dir: Path
@@ -61,6 +62,7 @@ class Place:
     limits: Limits | None = None
     shares_packages: bool = True
     compiled_bytes: int = 0
+    in_pod: bool = False
 
     def session(self) -> Session:
         """Requests to the service, each of which may be repeated."""
@@ -88,8 +90,9 @@ def build(
     # Not where the cluster was started from.
     env["PWD"] = str(context.workdir)
     env.pop("OLDPWD", None)
-    env.update(variables(spec, place, context.workdir, context.run_dir))
-    if place.slot_type == "cuda":
+    kind = "kubernetes-job" if place.in_pod else "process"
+    env.update(variables(spec, place, context.workdir, context.run_dir, kind))
+    if place.slot_type == "cuda" and not place.in_pod:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(_devices(spec, place))
     elif place.slots:
         env.setdefault("OMP_NUM_THREADS", str(threads(spec, place)))
@@ -99,7 +102,7 @@ def build(
     if users.get("PYTHONPATH"):
         users["PYTHONPATH"] += os.pathsep + str(context.packages.site)
     env.update(users)
-    if place.slot_type == "cuda":
+    if place.slot_type == "cuda" and not place.in_pod:
         # Another order would give the leg another's GPUs.
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}

@@ -196,6 +196,7 @@ ROOMS = [
     "public",
     "bootstrap",
     "app",
+    "migration",
     "reference",
     "__main__",
 ]

@@ -93,11 +93,12 @@ class Agent:
             loops: set[asyncio.Task[Any]] = {work, tell, flows} if flows else {work, tell}
             ended, _ = await asyncio.wait({stopping, *loops}, return_when=asyncio.FIRST_COMPLETED)
             refused = work in ended and isinstance(work.exception(), AgentRefused)
-            work.cancel()
             # Legs that an agent before this one left here may go on: another release may take them over.
+            leaves = refused or launcher.keeps_legs
+            work.cancel()
             await asyncio.gather(
-                _nothing() if refused else self._sign_off(service),
-                _nothing() if refused else legs.stop(),
+                _nothing() if leaves else self._sign_off(service),
+                legs.leave() if leaves else legs.stop(),
                 prefect.stop() if prefect else _nothing(),
             )
             for task in loops:

@@ -12,10 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from determined.common.wire import agents, limits
 from determined.common.wire.legs import LegSpec
 from determined.expconf.resources import LabelKey, LabelValue
+from determined_deployments.agent.launchers.kubernetes.settings import Kubernetes
 from determined_tasks.containers.sizes import size_in_bytes
 from determined_tasks.limits import PROCESSES, default_memory
 
 CONFIG_VARIABLE = "DET_AGENT_CONFIG"
+
+SlotType = Literal["cpu", "cuda", "rocm"]
 
 
 class Slot(BaseModel):
@@ -58,7 +61,10 @@ class ContainerRights(BaseModel):
     devices: list[str] = Field(default_factory=list)
     """``resources.devices``: these, and what lies below them."""
     host_paths: list[str] = Field(default_factory=list)
-    """What may be mounted where the container's processes are root: these folders and what lies in them."""
+    """What may be mounted where the container's processes are root: these folders and what lies in them. Of
+    pods: whoever their processes are."""
+    pod_fields: list[str] = Field(default_factory=list)
+    """Fields of ``environment.pod_spec``, such as ``hostNetwork`` (docs/operate/pods.md)."""
 
     @field_validator("devices", "host_paths")
     @classmethod
@@ -102,11 +108,11 @@ class LimitsOfLegs(BaseModel):
 
 
 class Container(BaseModel):
-    """``container``: for the launcher ``docker`` (docs/operate/agent.md)."""
+    """``container``: for the launchers ``docker`` and ``kubernetes`` (docs/operate/agent.md)."""
 
     model_config = ConfigDict(extra="forbid")
 
-    images: dict[Literal["cpu", "cuda"], str] = Field(default_factory=dict)
+    images: dict[SlotType, str] = Field(default_factory=dict)
     """The image of experiments that name none, by slot type."""
     network_mode: str | None = None
     """As `docker run --network`. None: ``host`` when the service listens on this machine's loopback only,
@@ -133,6 +139,11 @@ class Container(BaseModel):
         return size_in_bytes(value)
 
 
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
 class AgentConfig(BaseModel):
     """What one agent process needs to know; unknown keys are refused."""
 
@@ -140,9 +151,10 @@ class AgentConfig(BaseModel):
 
     agent_id: str
     resource_pool: str = "default"
-    slots: int | list[int] | list[Slot] = Field(union_mode="left_to_right")
-    """The number of slots, their ids, or slots with their devices."""
-    slot_type: Literal["cpu", "cuda"] = "cpu"
+    slots: int | list[int] | list[Slot] | None = Field(default=None, union_mode="left_to_right")
+    """The number of slots, their ids, or slots with their devices. Required, but not for ``kubernetes``."""
+    slot_type: SlotType = "cpu"
+    """``rocm``: for ``kubernetes`` only."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=limits.AGENT_LABELS)
     """What experiments may ask for by ``resources.placement.labels``."""
     launcher: str = "fork_server"
@@ -162,6 +174,7 @@ class AgentConfig(BaseModel):
     security: Security = Field(default_factory=Security)
     limits: LimitsOfLegs = Field(default_factory=LimitsOfLegs)
     container: Container = Field(default_factory=Container)
+    kubernetes: Kubernetes = Field(default_factory=Kubernetes)
     compiled_code: int | str = 16 << 30
     """How much of what trials compile is kept for the user's next trials of the same code, such as ``4G``; 0:
     nothing (docs/operate/agent.md)."""
@@ -170,6 +183,39 @@ class AgentConfig(BaseModel):
     @classmethod
     def _is_size(cls, value: int | str) -> int:
         return size_in_bytes(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fits_the_launcher(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "agent_id" not in given:
+            return given
+        launcher = given.get("launcher", "fork_server")
+        if "kubernetes" in given and launcher in ("docker", "fork_server"):
+            raise ValueError(f"kubernetes: only launcher 'kubernetes' has it, not {launcher!r}")
+        if launcher != "kubernetes" and "kubernetes" not in given:
+            if given.get("slots") is None:
+                raise ValueError(
+                    "slots: required field is missing: give their number, or their ids"
+                )
+            if given.get("slot_type") == "rocm":
+                raise ValueError(
+                    "slot_type: 'rocm' is for launcher 'kubernetes'; allowed: cpu, cuda"
+                )
+            return given
+        for name, instead in (
+            ("slots", "are counted from the nodes, or kubernetes.max_slots says how many"),
+            ("limits", "of pods are kubernetes.slot_resources, or a pod_spec's"),
+        ):
+            if name in given:
+                raise ValueError(f"{name}: {name} {instead}: leave it out")
+        url, container = given.get("master_url"), given.get("container")
+        has_other = isinstance(container, dict) and container.get("master_url")
+        if isinstance(url, str) and _is_loopback(url) and not has_other:
+            raise ValueError(
+                f"container.master_url: required, because pods do not reach {url}, an address of this"
+                " machine's loopback: set it to the service's address in pods"
+            )
+        return given
 
     @model_validator(mode="after")
     def _containers_reach_the_service(self) -> AgentConfig:
@@ -183,10 +229,14 @@ class AgentConfig(BaseModel):
         return self
 
     @property
+    def is_on_kubernetes(self) -> bool:
+        """Whether legs are pods, also of a launcher that extends ours."""
+        return self.launcher == "kubernetes" or "kubernetes" in self.model_fields_set
+
+    @property
     def is_master_local(self) -> bool:
         """Whether the service is known by an address that exists on this machine only."""
-        host = urlsplit(self.master_url).hostname or ""
-        return host in ("localhost", "::1") or host.startswith("127.")
+        return _is_loopback(self.master_url)
 
     @classmethod
     def load(cls) -> AgentConfig:
@@ -197,10 +247,10 @@ class AgentConfig(BaseModel):
         return cls.model_validate_json(Path(path).read_text())
 
     def slot_list(self) -> list[Slot]:
-        """The slots, one by one."""
+        """The slots, one by one; none of launcher ``kubernetes``, which knows them."""
         if isinstance(self.slots, int):
             return [Slot(id=number) for number in range(self.slots)]
-        return [Slot(id=slot) if isinstance(slot, int) else slot for slot in self.slots]
+        return [Slot(id=slot) if isinstance(slot, int) else slot for slot in self.slots or ()]
 
     def security_of_tasks(self) -> dict[str, Any]:
         """What supervisors need of it, as arguments of ``Place`` in JSON."""

@@ -172,6 +172,10 @@ class Legs:
         await asyncio.gather(*(leg.signal(signal.SIGTERM) for leg in legs))
         if legs:
             await asyncio.wait([leg.ended for leg in legs], timeout=STOP_SECONDS)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Looks after the legs no more. They go on."""
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -52,6 +52,12 @@ def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
     if option is not None:
         for remark in remarks:
             reporter.note(str(remark))
+    if config.manager_of(config.pool_of_flows).type == "kubernetes":
+        raise ClusterError(
+            f"{path}: resource_manager.type: a local cluster's agent in resource pool"
+            f" {config.pool_of_flows!r} runs processes: leave type out, put the pools on Kubernetes below"
+            " additional_resource_managers, and start their agents (docs/operate/pods.md)"
+        )
     if why := storage.problem(config):
         what = f"checkpoint_storage: no trial could save a checkpoint there: {why}"
         if option is not None:

@@ -123,9 +123,10 @@ def cluster_up(
 
 
 def _other_pools(config: ClusterConfig, state: ClusterState) -> list[str]:
-    """The pools that get a separate agent beside the agent of the flows."""
-    names = [pool.pool_name for pool in config.resource_pools]
-    others = [name for name in names if name != config.pool_of_flows]
+    """The pools of machines that get a separate agent beside the agent of the flows."""
+    names = [pool.pool_name for pool in config.pools]
+    machines = [name for name in names if config.manager_of(name).type == "agent"]
+    others = [name for name in machines if name != config.pool_of_flows]
     aux = config.default_pool(0)
     # Tasks go to that one without being told to.
     others.sort(key=lambda name: name != aux)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -163,7 +164,7 @@ def start(
     ctx: typer.Context,
     pool: Annotated[str, typer.Option("--pool", help="the resource pool to serve")] = "default",
     kind: Annotated[
-        str, typer.Option("--type", metavar="process|docker", help="what trials run in")
+        str, typer.Option("--type", metavar="process|docker|kubernetes", help="what trials run in")
     ] = "process",
     slots: Annotated[
         int | None,
@@ -197,7 +198,23 @@ def start(
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option("--image", help="of experiments that name none (with --type docker)"),
+        typer.Option("--image", help="of experiments that name none (not with --type process)"),
+    ] = None,
+    kubernetes: Annotated[
+        Path | None,
+        typer.Option(
+            "--kubernetes",
+            metavar="FILE",
+            help="YAML or JSON: the section kubernetes of the agent's settings (with --type kubernetes)",
+        ),
+    ] = None,
+    master_inside: Annotated[
+        str | None,
+        typer.Option(
+            "--master-inside",
+            metavar="URL",
+            help="the service's address in containers and pods, if it is another one there",
+        ),
     ] = None,
     network: Annotated[
         str | None,
@@ -238,15 +255,25 @@ def start(
         "images": dict.fromkeys(("cpu", "cuda"), image) if image else None,
         "network_mode": network,
         "harness": harness,
+        "master_url": master_inside,
     }
     rights = {"capabilities": capabilities, "devices": devices, "host_paths": host_paths}
-    if kind != "docker" and any((*container.values(), *rights.values())):
-        raise typer.BadParameter("--image, --network, --harness and --allow-… need --type docker")
+    if kind == "process" and any((*container.values(), *rights.values())):
+        raise typer.BadParameter(
+            "--image, --network, --harness, --master-inside and --allow-… need --type docker or kubernetes"
+        )
+    if kind == "kubernetes" and any((network, memory, task_user)):
+        raise typer.BadParameter(
+            "--network, --memory and --task-user are not for pods: their file --kubernetes has pod_spec and"
+            " slot_resources, and accounts are linked to users (det user link-with-agent-user)"
+        )
+    if kind != "kubernetes" and kubernetes is not None:
+        raise typer.BadParameter("--kubernetes needs --type kubernetes")
     if (reason := installation.no_agents_here()) is not None:
         raise CliError(reason)
     points = metadata.entry_points(group=STARTER)
     if not points:
-        needed = ["cluster", *(["docker"] if kind == "docker" else [])]
+        needed = ["cluster", *([kind] if kind in ("docker", "kubernetes") else [])]
         talk(f"error: the platform is not installed here: {installation.command(*needed)}")
         raise typer.Exit(1)
     options = {
@@ -262,6 +289,7 @@ def start(
         "container": {key: value for key, value in container.items() if value},
         "limits": {"memory": memory} if memory else {},
         "rights": {key: value for key, value in rights.items() if value},
+        "kubernetes": kubernetes,
     }
     try:
         next(iter(points)).load()(options)

@@ -12,9 +12,8 @@ from typing import Any
 from determined.common.wire import workspace
 from determined.expconf.launch import TRIAL_CLASS
 
-PROCESSES = "determined-process"
-KUBERNETES = "determined-kubernetes"
-"""The type of agents that run processes (``worker_type``); the others run containers."""
+PROCESSES, KUBERNETES = "determined-process", "determined-kubernetes"
+"""The types of agents that run processes, and pods (``worker_type``); the others run containers."""
 ORDERS = {
     "priority": "by priority",
     "fair_share": "by fair shares",
@@ -72,6 +71,24 @@ def _no_containers(_: Mapping[str, Any], where: Surroundings) -> str | None:
     )
 
 
+def _no_pods(_: Mapping[str, Any], where: Surroundings) -> str | None:
+    if where.worker_type in (None, KUBERNETES):
+        return None
+    return (
+        f"resource pool {where.pool!r} has agents on machines, and only those on Kubernetes run pods "
+        "(docs/operate/pods.md)"
+    )
+
+
+def _no_devices(_: Mapping[str, Any], where: Surroundings) -> str | None:
+    if where.worker_type != KUBERNETES:
+        return None
+    return (
+        f"resource pool {where.pool!r} is on Kubernetes, whose device plugins give pods devices: ask for "
+        "them in environment.pod_spec"
+    )
+
+
 def _no_mounts(_: Mapping[str, Any], where: Surroundings) -> str | None:
     if where.worker_type != PROCESSES or where.no_mounts is None:
         return None
@@ -90,6 +107,8 @@ def _shared(config: Mapping[str, Any]) -> list[str]:
 
 
 def _only_slaves(_: Mapping[str, Any], where: Surroundings) -> str | None:
+    if where.worker_type == KUBERNETES:
+        return "mounts of a pod reach no other process; rslave shows what the node mounts later"
     if where.worker_type != PROCESSES:
         return None
     return "mounts of processes reach no other process; rslave shows what the machine mounts later"
@@ -240,6 +259,7 @@ ROWS: tuple[Row, ...] = (
         ),
         _no_containers,
     ),
+    Row(("resources.devices",), _no_devices),
     Row(("bind_mounts", "resources.shm_size"), _no_mounts, _mounts),
     Row(_shared, _only_slaves),
     Row(("checkpoint_storage.propagation",), _propagation),
@@ -285,7 +305,7 @@ ROWS: tuple[Row, ...] = (
         ("profiling.begin_on_batch", "profiling.end_after_batch", "profiling.sync_timings"),
         _always("the profiler samples the machine from the beginning of the training to its end"),
     ),
-    Row(("environment.pod_spec",), _always("there are no agents on Kubernetes")),
+    Row(("environment.pod_spec",), _no_pods),
     Row(("slurm", "pbs"), _always("there are no agents on Slurm or PBS")),
     Row(
         ("environment.ports",),

@@ -68,8 +68,9 @@ class Settings(BaseModel):
     """The database of Prefect's server, as ``db_url``: for ``det deploy prefect``, which reads this file,
     too. The service does not use it."""
     trusted_proxies: list[str] = Field(default_factory=list)
-    """Addresses of reverse proxies: of them the service believes who the visitor is, and that the way is
-    encrypted (``X-Forwarded-For``, ``X-Forwarded-Proto``). The variable ``FORWARDED_ALLOW_IPS`` wins."""
+    """Addresses of reverse proxies, or networks (``10.0.0.0/24``) of them: the service believes them who the
+    visitor is, and that the way is encrypted (``X-Forwarded-For``, ``X-Forwarded-Proto``). The variable
+    ``FORWARDED_ALLOW_IPS`` wins."""
     data_dir: Path = Path()
     """A directory of the service's own."""
     cluster_id: str = "00000000-0000-0000-0000-000000000000"

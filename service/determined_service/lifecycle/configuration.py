@@ -124,8 +124,8 @@ async def _change_pools(
 ) -> list[str]:
     """The pools become those of ``given``. Returns what is in the way; then the caller must roll back."""
     old = await _in_force(conn, before) or given
-    names = [pool.pool_name for pool in given.resource_pools]
-    for pool in given.resource_pools:
+    names = [pool.pool_name for pool in given.pools]
+    for pool in given.pools:
         values = {"description": pool.description, "removed": False}
         await conn.execute(
             insert(pools)
@@ -204,7 +204,7 @@ async def _keeps_flows(
     before, after = old.pool_of_flows, given.pool_of_flows
     if before == after:
         return []
-    stays = before in {pool.pool_name for pool in given.resource_pools}
+    stays = before in {pool.pool_name for pool in given.pools}
     if stays and (await conn.execute(_WORK, _of_pool(before, settings))).one().agents:
         return []
     unfinished = await conn.execute(_UNFINISHED_EXPERIMENTS, {"ended": _ENDED})

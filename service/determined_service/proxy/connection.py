@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, quote
 
 from determined_service.base import hosts
+from determined_service.base.trusted_proxies import TrustedProxies
 from determined_service.proxy import answers, gates, http1, names, passing
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.http1 import Answer, BadMessage, Body, Request
@@ -69,7 +70,7 @@ class ProxyState(Protocol):
 
     own_host: str
     own_base: str
-    trusted: frozenset[str]
+    trusted: TrustedProxies
 
     def known(self, ask: Ask) -> Route | Refusal | None: ...
     def decide(self, ask: Ask) -> Awaitable[Route | Refusal]: ...
@@ -363,7 +364,7 @@ class Visitor(asyncio.Protocol):
             return
         peer = str((self.transport.get_extra_info("peername") or ("",))[0])
         scheme = b"http"
-        if peer in self._proxy.trusted or "*" in self._proxy.trusted:
+        if peer in self._proxy.trusted:
             given = request.get(b"x-forwarded-proto").lower()
             scheme = given if given in (b"http", b"https") else scheme
             before = request.get(b"x-forwarded-for")

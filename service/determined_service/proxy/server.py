@@ -24,6 +24,7 @@ from collections import Counter, deque
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from determined_service.base.trusted_proxies import TrustedProxies
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.connection import IDLE_S, Ask, Route, TaskConnection, Visitor
 from determined_service.proxy.names import Key
@@ -135,7 +136,7 @@ class Proxy:
         self._writer = writer
         self.own_host: str = settings.get("own_host", "")
         self.own_base: str = settings.get("own_base", "")
-        self.trusted = frozenset(settings.get("trusted", ()))
+        self.trusted = TrustedProxies(settings.get("trusted", ()))
         self._visitors: set[Visitor] = set()
         self._with_route: dict[Visitor, Route] = {}
         self._of_task: Counter[str] = Counter()

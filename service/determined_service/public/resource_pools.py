@@ -108,7 +108,7 @@ async def _all(db: Db, settings: SettingsOf) -> list[dict[str, Any]]:
             aux.get(pool.pool_name, 0),
             cluster,
         )
-        for pool in cluster.resource_pools
+        for pool in cluster.pools
     ]
 
 

@@ -101,7 +101,7 @@ async def check_slots(
     wanted, constraint = resources["slots_per_trial"], constraint_of(resources.get("placement"))
     pool = pool_of(config, cluster)
     if pool is None:
-        names = ", ".join(one.pool_name for one in cluster.resource_pools)
+        names = ", ".join(one.pool_name for one in cluster.pools)
         raise BadRequest(
             f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
         )
@@ -148,7 +148,7 @@ async def check_task_slots(
     slots = resources["slots"]
     pool = resources["resource_pool"] or cluster.default_pool(slots)
     if pool is None:
-        names = ", ".join(one.pool_name for one in cluster.resource_pools)
+        names = ", ".join(one.pool_name for one in cluster.pools)
         raise BadRequest(
             f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
         )

@@ -46,7 +46,7 @@ async def require_rights(
     Raises BadRequest when none does of those that it may run on, in ``pool`` and those that it may fall back
     to. Nothing is known of a pool without agents, and of agents that do not say what they give.
     """
-    if next(wishes(config, is_root=True), None) is None:
+    if not any(next(wishes(config, is_root=True, in_pod=pods), None) for pods in (False, True)):
         return ()
     owner = (await conn.execute(_OWNER, {"id": owner_id})).one()
     given = granted(
@@ -92,7 +92,7 @@ async def require_rights(
 def _refused(
     config: Mapping[str, Any], rights: ContainerRights, given: Granted, *, is_root: bool
 ) -> Wish | None:
-    for wish in wishes(config, is_root=is_root):
+    for wish in wishes(config, is_root=is_root, in_pod=rights.in_pod):
         lists = [*getattr(rights, wish.setting), *getattr(given, wish.setting)]
         if not is_given(wish, lists):
             return wish

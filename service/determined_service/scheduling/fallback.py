@@ -146,7 +146,7 @@ class Agents:
 async def fall_back(db: Database, schedulers: PoolSchedulers, agent_timeout_s: float) -> list[int]:
     """Moves every experiment that is due; returns them."""
     cluster = schedulers.cluster
-    named = [one.pool_name for one in cluster.resource_pools if one.fallback is not None]
+    named = [one.pool_name for one in cluster.pools if one.fallback is not None]
     async with reader(db).connect() as conn:
         waiting = list(await conn.execute(_WAITING, {"pools": named}))
         if not waiting:

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 from determined.common.wire.legs import LegSpec
 from determined.expconf.environment import Images
-from determined.storage import SHARED_FS_CONTAINER_PATH
 from determined_tasks import compiled_code, task_environment
 from determined_tasks.containers.settings import (
     COMPILED_DIR,
@@ -25,6 +24,7 @@ from determined_tasks.containers.settings import (
     LABEL_CLUSTER,
     LABEL_WORK_DIR,
     RUN_DIR,
+    SHARED_FS_DIR,
     WORKDIR,
     ContainerSettings,
 )
@@ -245,7 +245,7 @@ def _storage(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     storage = _section(config, "checkpoint_storage")
     if storage.get("type") == "shared_fs" and storage.get("host_path"):
         propagation = storage.get("propagation") or "rprivate"
-        yield _bind(storage["host_path"], SHARED_FS_CONTAINER_PATH, propagation=propagation)
+        yield _bind(storage["host_path"], SHARED_FS_DIR, propagation=propagation)
 
 
 def _users_mounts(spec: LegSpec) -> Iterable[dict[str, Any]]:

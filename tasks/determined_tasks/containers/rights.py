@@ -7,6 +7,7 @@ administrator's to have or to give: by the cluster configuration, for all tasks,
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -25,9 +26,11 @@ def require(
     agent_id: str,
     is_root: bool,
     storage: Path | None,
+    in_pod: bool = False,
 ) -> None:
     """Raises RightsError. ``given``: ``security.containers`` of the agent's settings; ``is_root``: whether
     the container's processes are; ``storage``: the cluster's own checkpoint storage, if it is a directory.
+    ``in_pod``: the container is a pod's.
     """
     granted = spec.granted
     if granted.administrator:
@@ -36,10 +39,13 @@ def require(
         "capabilities": granted.capabilities,
         "devices": granted.devices,
         "host_paths": [*granted.host_paths, *([] if storage is None else [str(storage)])],
+        "pod_fields": granted.pod_fields,
     }
-    for wish in wishes(spec.config, is_root=is_root):
+    # Nobody here can follow the links of a pod's node.
+    real = posixpath.normpath if in_pod else os.path.realpath
+    for wish in wishes(spec.config, is_root=is_root, in_pod=in_pod):
         allowed = list(given.get(wish.setting) or ())
         # The target of a link counts, because the engine follows it.
-        if not is_given(wish, [*allowed, *also[wish.setting]], os.path.realpath):
+        if not is_given(wish, [*allowed, *also[wish.setting]], real):
             listed = ", ".join(allowed) or "none"
             raise RightsError(refusal(wish, f"agent {agent_id} allows {listed}"))

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from determined.storage import SHARED_FS_CONTAINER_PATH
 from determined_tasks.limits import PROCESSES
 
 WORKDIR = "/run/determined/workdir"
 RUN_DIR = "/run/determined"
 COMPILED_DIR = "/run/determined/compiled"
+SHARED_FS_DIR = SHARED_FS_CONTAINER_PATH
+"""In containers and pods: the folder of ``shared_fs`` storage."""
 
 LABEL_AGENT = "determined.agent"
 LABEL_ALLOCATION = "determined.allocation"

@@ -109,3 +109,30 @@ async def test_a_continuation_asks_again(world: World) -> None:
     body = {"id": experiment_id, "overrideConfig": json.dumps(MOUNT)}
     said = await refusal(world, f"{EXPERIMENTS}/continue", **body)
     assert "bind_mounts[0].host_path" in said
+
+
+POD = {"environment": {"pod_spec": {"spec": {"hostNetwork": True, "priorityClassName": "mine"}}}}
+ON_KUBERNETES = {"is_root": True, "in_pod": True}
+
+
+async def test_fields_of_pods_that_no_agent_gives_are_refused(world: World) -> None:
+    # Where containers are not pods', a pod spec has no effect.
+    await world.register(containers=NOTHING)
+    await world.submit(config(POD))
+    await world.register(containers=ON_KUBERNETES)
+    said = (
+        "environment.pod_spec.spec.hostNetwork: pods may not have 'hostNetwork'; agent a1 allows none: ask"
+        " who runs that agent to add it to security.containers.pod_fields in its settings, or let an"
+        " administrator submit it"
+    )
+    assert said in await refusal(world, EXPERIMENTS, config=config(POD))
+    assert said in await refusal(world, COMMANDS, config={"entrypoint": ["true"], **POD})
+    # A folder of a node is as good as the node, whoever the owner is there.
+    assert "bind_mounts[0].host_path: pods may not mount '/data/sets'" in await refusal(
+        world, EXPERIMENTS, config=config(MOUNT)
+    )
+    await world.register(containers={**ON_KUBERNETES, "pod_fields": ["hostNetwork"]})
+    await world.submit(config(POD))
+    await world.register(containers=ON_KUBERNETES)
+    await world.rows("UPDATE users SET admin = true WHERE username = 'determined' RETURNING id")
+    await world.submit(config(POD))

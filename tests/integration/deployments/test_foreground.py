@@ -1,4 +1,4 @@
-"""`det deploy prefect` and `det deploy service`: each alone in the foreground, as systemd starts them."""
+"""`det deploy prefect`, `service` and `migrate`: each alone in the foreground, as systemd starts them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import psycopg
 import pytest
 import yaml
 
@@ -21,7 +22,9 @@ from tests.waiting import TIMEOUT_S, until
 
 
 @contextlib.contextmanager
-def deployed(word: str, config: Path, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def deployed(
+    word: str, config: Path, home: Path, **variables: str
+) -> Iterator[subprocess.Popen[bytes]]:
     env = {
         name: value
         for name, value in os.environ.items()
@@ -30,7 +33,7 @@ def deployed(word: str, config: Path, home: Path) -> Iterator[subprocess.Popen[b
     with (home / f"{word}.log").open("wb") as log:
         process = subprocess.Popen(
             [*DET, "deploy", word, "--config", str(config)],
-            env={**env, "HOME": str(home)},
+            env={**env, "HOME": str(home), **variables},
             cwd=home,
             stdout=log,
             stderr=log,
@@ -86,6 +89,57 @@ def test_each_runs_alone_until_it_is_stopped(postgres_server: str, tmp_path: Pat
             process.send_signal(signal.SIGTERM)
             process.wait(TIMEOUT_S)
     assert (tmp_path / "data/prefect").stat().st_mode & 0o077 == 0
+
+
+def test_tables_are_migrated_beforehand_and_prefect_listens_where_it_is_told(
+    postgres_server: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    config = tmp_path / "service.yaml"
+    databases = {name: new_database(postgres_server) for name in ("db_url", "prefect_db_url")}
+    settings = {
+        **databases,
+        # As in Kubernetes: the name by which others reach it is not an address where it can listen.
+        "prefect_api_url": f"http://prefect.invalid:{port}/api",
+        "prefect_auth": "determined:secret",
+        "agent_token": "token",
+        "data_dir": str(tmp_path / "data"),
+    }
+    config.write_text(yaml.safe_dump(settings))
+    command = [*DET, "deploy", "migrate", "--config", str(config)]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        assert done.returncode == 0, done.stderr
+        assert "the database of the service is at revision" in done.stdout
+    for url, table in zip(databases.values(), ("experiments", "flow_run"), strict=True):
+        with psycopg.connect(url) as connection:
+            assert connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,)
+
+    variables = {"PREFECT_SERVER_API_HOST": "127.0.0.1", "PREFECT_SERVER_API_PORT": str(port)}
+    with deployed("prefect", config, tmp_path, **variables):
+        until("Prefect", lambda: answer(f"http://127.0.0.1:{port}/api/health") is not None)
+
+
+def test_a_migration_that_fails_changes_nothing_of_prefects(
+    postgres_server: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "service.yaml"
+    prefect = new_database(postgres_server)
+    settings = {
+        "db_url": "postgresql://nobody:x@127.0.0.1:1/none",
+        "prefect_db_url": prefect,
+        "prefect_api_url": "http://127.0.0.1:4200/api",
+        "prefect_auth": "determined:secret",
+        "agent_token": "token",
+        "data_dir": str(tmp_path / "data"),
+    }
+    config.write_text(yaml.safe_dump(settings))
+    command = [*DET, "deploy", "migrate", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 1
+    assert "does not answer" in done.stderr and "Traceback" not in done.stderr
+    with psycopg.connect(prefect) as connection:
+        assert connection.execute("SELECT to_regclass('flow_run')").fetchone() == (None,)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from determined.common.cluster_config import (
     ClusterConfig,
@@ -48,9 +50,9 @@ def pools(*names: str) -> str:
             "launch_eror: true\n",
             [
                 "c.yaml:1: launch_eror: unknown field; did you mean 'launch_error'? (allowed: "
-                "resource_manager, resource_pools, task_container_defaults, checkpoint_storage, "
-                "launch_error, security, logging, tensorboard_timeout, notebook_timeout, "
-                "notebook_files, quotas)"
+                "resource_manager, resource_pools, additional_resource_managers, task_container_defaults, "
+                "checkpoint_storage, launch_error, security, logging, tensorboard_timeout, "
+                "notebook_timeout, notebook_files, quotas)"
             ],
             id="misspelled field",
         ),
@@ -59,8 +61,8 @@ def pools(*names: str) -> str:
             [
                 "c.yaml:1: launch_error: expected true or false, found 'no'",
                 "c.yaml:2: fitting_policy: unknown field (allowed: resource_manager, resource_pools, "
-                "task_container_defaults, checkpoint_storage, launch_error, security, logging, "
-                "tensorboard_timeout, notebook_timeout, notebook_files, quotas)",
+                "additional_resource_managers, task_container_defaults, checkpoint_storage, launch_error, "
+                "security, logging, tensorboard_timeout, notebook_timeout, notebook_files, quotas)",
             ],
             id="wrong type and wrong place",
         ),
@@ -214,11 +216,11 @@ def pools(*names: str) -> str:
             id="storage, and what is wrong behind its type",
         ),
         pytest.param(
-            "resource_manager: {type: kubernetes}\nsecurity: {tls: {cert: a}, authz: {type: rbac}}\n"
+            "resource_manager: {type: slurm}\nsecurity: {tls: {cert: a}, authz: {type: rbac}}\n"
             "saml: {enabled: true}\nlogging: {type: elastic}\n",
             [
-                "c.yaml:1: resource_manager.type: Kubernetes, Slurm and PBS are not supported: leave type "
-                "out, or write 'agent'",
+                "c.yaml:1: resource_manager.type: Slurm and PBS are not supported: leave type out, or write "
+                "'agent' or 'kubernetes'",
                 "c.yaml:2: security.authz.type: there are no roles: leave type out, or write 'basic'",
                 "c.yaml:2: security.tls: the service speaks plain HTTP: leave tls out, and put a proxy with "
                 "TLS in front of it",
@@ -227,6 +229,26 @@ def pools(*names: str) -> str:
                 "'default'",
             ],
             id="what would mislead",
+        ),
+        pytest.param(
+            "resource_pools: [{pool_name: default, fallback: far}]\nadditional_resource_managers:\n"
+            "- resource_manager: {type: kubernetes, default_aux_resource_pool: k8s,\n"
+            "    scheduler: {type: fair_share, preemption: true}}\n"
+            "  resource_pools:\n  - {pool_name: default}\n  - {pool_name: k8s, fallback: fra}\n"
+            "- resource_pools: []\n",
+            [
+                "c.yaml:1: resource_pools[0].fallback: there is no resource pool 'far'",
+                "c.yaml:3: additional_resource_managers[0].resource_manager.default_aux_resource_pool: "
+                "default pools are the cluster's",
+                "c.yaml:4: additional_resource_managers[0].resource_manager.scheduler.preemption: only the "
+                "scheduler 'priority' has this setting",
+                "c.yaml:6: additional_resource_managers[0].resource_pools[0].pool_name: 'default' is already "
+                "the name of resource_pools[0]",
+                "c.yaml:7: additional_resource_managers[0].resource_pools[1].fallback: there is no resource "
+                "pool 'fra'",
+                "c.yaml:8: additional_resource_managers[1].resource_pools: ",
+            ],
+            id="additional resource managers",
         ),
     ],
 )
@@ -398,9 +420,9 @@ def test_fields_for_containers_only_get_a_remark() -> None:
         "c.yaml",
     )
     assert [str(remark).partition(" only: ")[0] for remark in remarks] == [
-        "c.yaml:2: task_container_defaults.network_mode: of Docker agents",
-        "c.yaml:3: task_container_defaults.work_dir: of Docker agents",
-        "c.yaml:6: task_container_defaults.image: of Docker agents",
+        "c.yaml:2: task_container_defaults.network_mode: of agents with containers",
+        "c.yaml:3: task_container_defaults.work_dir: of agents with containers",
+        "c.yaml:6: task_container_defaults.image: of agents with containers",
     ]
     assert problems("task_container_defaults: {work_dir: //}") == [
         "c.yaml:1: task_container_defaults.work_dir: must not be the root of the container's files"
@@ -442,3 +464,66 @@ def test_the_way_that_fallbacks_lead() -> None:
     assert first is not None
     assert first.after_seconds == 300
     assert restored(stored(config)) == config
+
+
+ON_KUBERNETES = """
+resource_manager: {scheduler: {default_priority: 40}}
+resource_pools: [{pool_name: default}]
+additional_resource_managers:
+- resource_manager:
+    type: kubernetes
+    default_namespace: trials
+    max_slots_per_pod: 4
+    scheduler: {preemption: true}
+  resource_pools:
+  - {pool_name: k8s, kubernetes_namespace: other, max_cpu_containers_per_agent: 7}
+  - pool_name: wide
+    task_container_defaults:
+      kubernetes: {max_slots_per_pod: 8}
+      gpu_pod_spec:
+        spec: {containers: [{name: determined-container, env: [{name: TOKEN, value: hushhush}]}]}
+"""
+
+
+def test_pools_of_another_resource_manager() -> None:
+    config = read(ON_KUBERNETES)
+    assert [pool.pool_name for pool in config.pools] == ["default", "k8s", "wide"]
+    assert [config.manager_of(one).type for one in ("default", "k8s", "gone")] == [
+        "agent",
+        "kubernetes",
+        "agent",
+    ]
+    assert config.scheduler_of("k8s").preemption and not config.scheduler_of("default").preemption
+    assert [config.max_slots_per_pod(one) for one in ("default", "k8s", "wide")] == [None, 4, 8]
+    found = config.pool("k8s")
+    assert found is not None and found.max_aux_containers_per_agent == 7
+    assert config.pool_of_flows == "default"
+
+
+def test_the_default_priority_of_kubernetes() -> None:
+    config = read(ON_KUBERNETES)
+    assert [config.scheduler_of(one).default_priority for one in ("default", "k8s")] == [40, 50]
+    named = read("resource_manager: {type: kubernetes, scheduler: {default_priority: 42}}")
+    assert named.scheduler_of("default").default_priority == 42
+    assert (
+        read("resource_manager: {type: kubernetes}").scheduler_of("default").default_priority == 50
+    )
+
+
+def test_a_configuration_of_two_managers_is_stored_shown_and_read_again() -> None:
+    config = read(ON_KUBERNETES)
+    assert restored(json.loads(json.dumps(stored(config)))) == config
+    shown = masked(config)
+    assert "hushhush" not in json.dumps(shown)
+    again = read(yaml.safe_dump(shown))
+    assert again.max_slots_per_pod("wide") == 8 and again.manager_of("k8s").type == "kubernetes"
+
+
+def test_what_the_agents_settings_say_instead() -> None:
+    _, remarks = read_text(ON_KUBERNETES, "c.yaml")
+    assert [str(one) for one in remarks] == [
+        "c.yaml:7: additional_resource_managers[0].resource_manager.default_namespace: not used: it is a "
+        "setting of the pool's agent, kubernetes.namespace",
+        "c.yaml:11: additional_resource_managers[0].resource_pools[0].kubernetes_namespace: not used: it is "
+        "a setting of the pool's agent, kubernetes.namespace",
+    ]

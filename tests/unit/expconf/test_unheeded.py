@@ -12,7 +12,15 @@ from determined.common.cluster_config.scheduler import SchedulerType
 from determined.expconf import searcher, storage, tasks
 from determined.expconf.base import Section
 from determined.expconf.config import ExperimentConfig
-from determined.expconf.heeding import DROPPED, HEEDED, ORDERS, PROCESSES, ROWS, Surroundings
+from determined.expconf.heeding import (
+    DROPPED,
+    HEEDED,
+    KUBERNETES,
+    ORDERS,
+    PROCESSES,
+    ROWS,
+    Surroundings,
+)
 from determined.expconf.unheeded import dropped, unheeded, unmounted
 from determined_service.views.values import SCHEDULER_TYPES
 
@@ -289,7 +297,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
         + "environment: {pod_spec: {spec: {}}, ports: {a: 8080}}\nslurm: {slots_per_node: 2}\n"
         "retention_policy: {log_retention_days: 3}\nintegrations: {webhooks: {webhook_id: [1]}}\n",
         [
-            "environment.pod_spec is stored but ignored: there are no agents on Kubernetes",
+            "environment.pod_spec is stored but ignored: resource pool 'default' has agents on machines",
             "slurm is stored but ignored: there are no agents on Slurm or PBS",
             "environment.ports is",
             "retention_policy is stored but ignored: logs are kept as long as their experiment",
@@ -309,6 +317,25 @@ CASES: dict[str, tuple[str, list[str]]] = {
         [],
     ),
 }  # fmt: skip
+
+
+def test_pods_heed_what_containers_do_and_their_own() -> None:
+    given = {
+        "environment": {
+            "image": "mine",
+            "add_capabilities": ["SYS_PTRACE"],
+            "pod_spec": {"spec": {}},
+        },
+        "resources": {"devices": [{"host_path": "/dev/a", "container_path": "/dev/a"}]},
+        "bind_mounts": [{"host_path": "/a", "container_path": "/b", "propagation": "rshared"}],
+    }
+    devices, propagation = unheeded(given, Surroundings("k8s", worker_type=KUBERNETES))
+    assert devices.startswith("resources.devices is stored but ignored: resource pool 'k8s' is on")
+    assert propagation.startswith(
+        "bind_mounts[0].propagation is stored but ignored: mounts of a pod"
+    )
+    # Before a pool has agents nobody knows.
+    assert not unheeded({"environment": {"pod_spec": {"spec": {}}}}, Surroundings("new"))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -194,6 +194,9 @@ class Launcher(ABC):
     limits_legs: ClassVar[bool] = False
     """Whether what legs run in holds the settings ``limits``; else their supervisors see to it."""
 
+    keeps_legs: ClassVar[bool] = False
+    """Whether legs go on when the agent is told to end, for the next one: they run on other machines."""
+
     def __init__(self, config: AgentConfig, fetch: Callable[[str], Awaitable[bytes]]) -> None:
         """``fetch`` gets the archive of a model definition by its hash; raises APIException."""
         self.config = config

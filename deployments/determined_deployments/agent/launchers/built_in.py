@@ -10,7 +10,16 @@ from determined_deployments.agent.launchers.base import Launcher
 BUILT_IN = {
     "docker": "determined_deployments.agent.launchers.docker.launcher:DockerLauncher",
     "fork_server": "determined_deployments.agent.launchers.fork_server.launcher:ForkServerLauncher",
+    "kubernetes": "determined_deployments.agent.launchers.kubernetes.launcher:KubernetesLauncher",
 }
+
+EXTRAS = {
+    "docker": "docker",
+    "prefect_docker": "docker",
+    "kubernetes_asyncio": "kubernetes",
+    "prefect_kubernetes": "kubernetes",
+}
+"""What installs a module that a launcher needs."""
 
 
 def load(name: str) -> type[Launcher]:
@@ -33,6 +42,5 @@ def load(name: str) -> type[Launcher]:
 
 
 def _hint(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name in ("docker", "prefect_docker"):
-        return f"; {installation.command('docker')}"
-    return ""
+    extra = EXTRAS.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    return "" if extra is None else f"; {installation.command(extra)}"

@@ -14,6 +14,7 @@ pytest's temporary directory under its own path: the tests learn there what a jo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -40,6 +41,7 @@ from determined_deployments.agent.launchers.base import (
     LaunchError,
 )
 from determined_deployments.agent.launchers.testing_agent import no_model_definition
+from determined_deployments.agent.launchers.testing_jobs import pid_namespace
 from determined_tasks.context_dir import allocation_dir
 
 JOBS = "determined_deployments.agent.launchers.testing_jobs"
@@ -51,6 +53,19 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+def _as_seen_here(number: int, namespace: int) -> int:
+    """The id that a process of another namespace of this machine has in this one."""
+    if namespace == pid_namespace("self"):
+        return number
+    for process in psutil.pids():
+        with contextlib.suppress(OSError, ValueError):
+            status = Path(f"/proc/{process}/status").read_text()
+            inside = status.partition("NSpid:")[2].partition("\n")[0].split()
+            if int(inside[-1]) == number and pid_namespace(str(process)) == namespace:
+                return process
+    raise AssertionError(f"no process {number} of the namespace {namespace} runs on this machine")
 
 
 @pytest.mark.asyncio
@@ -95,7 +110,8 @@ class LauncherContract:
     async def begun(self, folder: Path) -> psutil.Process:
         """Waits until the job runs; the process that it started."""
         await until((folder / "child").exists)
-        return psutil.Process(int((folder / "child").read_text()))
+        number, namespace = map(int, (folder / "child").read_text().split())
+        return psutil.Process(_as_seen_here(number, namespace))
 
     async def test_the_worker_is_of_the_launchers_type(self, launcher: Launcher) -> None:
         worker = launcher.worker_class()
@@ -313,7 +329,7 @@ class LauncherContract:
     def agent_to_be_killed(
         self, config: AgentConfig, folder: Path, jobs: list[Job]
     ) -> subprocess.Popen[str]:
-        settings = json.loads(config.model_dump_json())
+        settings = json.loads(config.model_dump_json(exclude_unset=True))
         settings["agent_token"] = config.agent_token.get_secret_value()
         (folder / "agent.json").write_text(json.dumps(settings))
         (folder / "jobs.json").write_text(json.dumps([asdict(job) for job in jobs]))

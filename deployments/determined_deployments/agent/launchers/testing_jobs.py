@@ -27,7 +27,8 @@ def say(argument: dict[str, Any]) -> int:
 def stay(argument: dict[str, Any]) -> int:
     """Runs until ``path`` has a file ``go`` or a signal comes, and a child of it until it is killed.
 
-    Writes the child's id to ``child``, and a signal's number to ``signal``. A leg (``allocation``: its
+    Writes the child's id to ``child``, with the number of the namespace of process ids in which that holds,
+    and a signal's number to ``signal``. A leg (``allocation``: its
     directory) keeps the supervisor's record and removes its directory when it ends by itself. Each time that
     it is rung it adds a byte to ``rung``.
     """
@@ -59,7 +60,7 @@ def _stay(folder: Path) -> int:
         signal.signal(number, handle)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        _write(folder / "child", str(child.pid))
+        _write(folder / "child", f"{child.pid} {pid_namespace('self')}")
         deadline = time.monotonic() + LONGEST_SECONDS
         while not seen and not (folder / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -69,6 +70,11 @@ def _stay(folder: Path) -> int:
     if seen:
         _write(folder / "signal", str(seen[0]))
     return 0
+
+
+def pid_namespace(process: str) -> int:
+    """The number of a process's namespace of process ids, the same wherever it is asked for."""
+    return Path(f"/proc/{process}/ns/pid").stat().st_ino
 
 
 def _add(path: Path) -> None:

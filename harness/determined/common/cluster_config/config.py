@@ -6,9 +6,14 @@ from pydantic import Field
 
 from determined.common.cluster_config.containers import TaskContainerDefaults
 from determined.common.cluster_config.marks import NotUsed, is_off, refused
-from determined.common.cluster_config.pool import DEFAULT_POOL, PoolConfig, ResourceManager
+from determined.common.cluster_config.pool import (
+    DEFAULT_POOL,
+    AdditionalManager,
+    PoolConfig,
+    ResourceManager,
+)
 from determined.common.cluster_config.quotas import Quotas
-from determined.common.cluster_config.scheduler import SchedulerConfig
+from determined.common.cluster_config.scheduler import KUBERNETES_PRIORITY, SchedulerConfig
 from determined.common.wire import limits
 from determined.expconf.base import Section
 from determined.expconf.storage import CheckpointStorage
@@ -98,6 +103,9 @@ class ClusterConfig(Section):
             description="groups of agents; default: one called 'default'",
         )
     )
+    additional_resource_managers: Annotated[
+        list[AdditionalManager], Field(max_length=limits.POOLS)
+    ] = Field(default_factory=list, description="pools with settings of another resource manager")
     task_container_defaults: TaskContainerDefaults = Field(
         default_factory=TaskContainerDefaults,
         description="what tasks get unless they say otherwise",
@@ -132,10 +140,6 @@ class ClusterConfig(Section):
             "agents are not started in a cloud: leave provisioner out, and start agents on machines of your "
             "own"
         ),
-    ] = Field(None, exclude=True)
-    additional_resource_managers: Annotated[
-        Any,
-        refused("a cluster has one resource manager: leave it out", lambda value: value == []),
     ] = Field(None, exclude=True)
     scim: Annotated[Any, refused(_NO_SSO, is_off)] = Field(None, exclude=True)
     saml: Annotated[Any, refused(_NO_SSO, is_off)] = Field(None, exclude=True)
@@ -192,7 +196,20 @@ class ClusterConfig(Section):
 
     def pool(self, name: str) -> PoolConfig | None:
         """The pool of that name; None if there is none."""
-        return next((pool for pool in self.resource_pools if pool.pool_name == name), None)
+        return next((pool for pool in self.pools if pool.pool_name == name), None)
+
+    @property
+    def pools(self) -> list[PoolConfig]:
+        """All pools: those of ``resource_pools``, then those of additional resource managers."""
+        more = (pool for one in self.additional_resource_managers for pool in one.resource_pools)
+        return [*self.resource_pools, *more]
+
+    def manager_of(self, pool: str) -> ResourceManager:
+        """The resource manager whose settings hold for a pool."""
+        for one in self.additional_resource_managers:
+            if pool in {each.pool_name for each in one.resource_pools}:
+                return one.resource_manager
+        return self.resource_manager
 
     def scheduler_of(self, pool: str) -> SchedulerConfig:
         """The scheduler of a pool: its own block, else the resource manager's, else the default one.
@@ -201,7 +218,11 @@ class ClusterConfig(Section):
         """
         found = self.pool(pool)
         own = found.scheduler if found is not None else None
-        return own or self.resource_manager.scheduler or SchedulerConfig()
+        manager = self.manager_of(pool)
+        given = own or manager.scheduler or SchedulerConfig()
+        if manager.type == "kubernetes" and "default_priority" not in given.model_fields_set:
+            return given.model_copy(update={"default_priority": KUBERNETES_PRIORITY})
+        return given
 
     def fallback_route(self, pool: str) -> list[str]:
         """The pools that are tried after ``pool``, in order: each pool of its fallback, followed by that
@@ -228,7 +249,7 @@ class ClusterConfig(Section):
         """How many slots one pod of a pool may have; None: as many as its machine."""
         own = self.container_defaults_of(pool).kubernetes
         found = own.max_slots_per_pod if own is not None else None
-        return found or self.resource_manager.max_slots_per_pod
+        return found or self.manager_of(pool).max_slots_per_pod
 
     def default_pool(self, slots: int) -> str | None:
         """The pool of a task of ``slots`` slots that names none; None if it must name one."""

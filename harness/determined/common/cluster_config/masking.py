@@ -21,9 +21,12 @@ def masked(config: ClusterConfig) -> dict[str, Any]:
         default = config.default_pool(slots)
         if default is not None:
             manager[name] = default
-    for section in (plain, *plain["resource_pools"]):
+    more = [pool for one in plain["additional_resource_managers"] for pool in one["resource_pools"]]
+    for section in (plain, *plain["resource_pools"], *more):
         if "task_container_defaults" in section:
             section["task_container_defaults"] = _containers(section["task_container_defaults"])
+    if not more:
+        del plain["additional_resource_managers"]
     storage = {"checkpoint_storage": plain.get("checkpoint_storage", {})}
     return {**plain, **{key: value for key, value in masked_to_share(storage).items() if value}}
 

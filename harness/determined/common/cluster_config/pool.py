@@ -14,7 +14,10 @@ from determined.expconf.resources import FallbackField
 DEFAULT_POOL = "default"
 AUX_CONTAINERS = 100
 
-_OTHER_MANAGERS = "Kubernetes, Slurm and PBS are not supported: leave type out, or write 'agent'"
+_OTHER_MANAGERS = (
+    "Slurm and PBS are not supported: leave type out, or write 'agent' or 'kubernetes'"
+)
+_AGENTS = "it is a setting of the pool's agent"
 
 
 class PoolConfig(Section):
@@ -48,6 +51,9 @@ class PoolConfig(Section):
             "agents are not started in a cloud: leave provider out, and start agents on machines of your own"
         ),
     ] = Field(None, exclude=True)
+    kubernetes_namespace: Annotated[Any, NotUsed(f"{_AGENTS}, kubernetes.namespace")] = Field(
+        None, exclude=True
+    )
     agent_reattach_enabled: Annotated[
         Any, NotUsed("agents always take over the trials that they find running")
     ] = Field(None, exclude=True)
@@ -59,9 +65,10 @@ class PoolConfig(Section):
 class ResourceManager(Section):
     """The ``resource_manager`` section."""
 
-    type: Annotated[Literal["agent"], refused(_OTHER_MANAGERS, lambda value: value == "agent")] = (
-        Field("agent", description="kind of the cluster's agents")
-    )
+    type: Annotated[
+        Literal["agent", "kubernetes"],
+        refused(_OTHER_MANAGERS, lambda value: value in ("agent", "kubernetes")),
+    ] = Field("agent", description="kind of the pools' agents: on machines, or on Kubernetes")
     scheduler: SchedulerConfig | None = Field(
         None, description="of every pool that has none of its own"
     )
@@ -85,6 +92,38 @@ class ResourceManager(Section):
         None, exclude=True, description="the earlier name of default_aux_resource_pool"
     )
 
+    namespace: Annotated[Any, NotUsed(f"{_AGENTS}, kubernetes.namespace")] = Field(
+        None, exclude=True
+    )
+    default_namespace: Annotated[Any, NotUsed(f"{_AGENTS}, kubernetes.namespace")] = Field(
+        None, exclude=True
+    )
+    kubeconfig_path: Annotated[Any, NotUsed(f"{_AGENTS}, kubernetes.kubeconfig")] = Field(
+        None, exclude=True
+    )
+    slot_type: Annotated[Any, NotUsed(f"{_AGENTS}, slot_type")] = Field(None, exclude=True)
+    slot_resource_requests: Annotated[Any, NotUsed(f"{_AGENTS}, kubernetes.slot_resources")] = (
+        Field(None, exclude=True)
+    )
+    default_scheduler: Annotated[
+        Any, NotUsed(f"{_AGENTS}, kubernetes.scheduler_name or kubernetes.queueing")
+    ] = Field(None, exclude=True)
+    determined_master_scheme: Annotated[Any, NotUsed(f"{_AGENTS}, container.master_url")] = Field(
+        None, exclude=True
+    )
+    determined_master_host: Annotated[Any, NotUsed(f"{_AGENTS}, container.master_url")] = Field(
+        None, exclude=True
+    )
+    determined_master_ip: Annotated[Any, NotUsed(f"{_AGENTS}, container.master_url")] = Field(
+        None, exclude=True
+    )
+    determined_master_port: Annotated[Any, NotUsed(f"{_AGENTS}, container.master_url")] = Field(
+        None, exclude=True
+    )
+    fluent: Annotated[Any, NotUsed("each pod sends its own log")] = Field(None, exclude=True)
+    internal_task_gateway: Annotated[
+        Any, NotUsed("ports of tasks are reached through the service's proxy")
+    ] = Field(None, exclude=True)
     cluster_name: Annotated[Any, NotUsed("there is one resource manager, and it needs no name")] = (
         Field(None, exclude=True)
     )
@@ -101,3 +140,14 @@ class ResourceManager(Section):
             "agents prove themselves by the cluster's secret, not by certificates: leave client_ca out"
         ),
     ] = Field(None, exclude=True)
+
+
+class AdditionalManager(Section):
+    """One item of ``additional_resource_managers``: pools beside those of ``resource_pools``."""
+
+    resource_manager: ResourceManager = Field(
+        default_factory=ResourceManager, description="what holds for these pools"
+    )
+    resource_pools: Annotated[list[PoolConfig], Field(min_length=1, max_length=limits.POOLS)] = (
+        Field(description="the pools")
+    )

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from determined.common.cluster_config import rules
 from determined.common.cluster_config.config import ClusterConfig
 from determined.common.cluster_config.marks import NotUsed, OnlyContainers
+from determined.common.cluster_config.pool import PoolConfig
 from determined.common.wire import limits
 from determined.expconf import fields, paths, translate
 from determined.expconf.base import Section
@@ -70,7 +71,7 @@ def check(document: Document) -> tuple[ClusterConfig, list[Remark]]:
             document.line(path),
             paths.render(path),
             mark.instead,
-            "not used" if isinstance(mark, NotUsed) else "of Docker agents only",
+            "not used" if isinstance(mark, NotUsed) else "of agents with containers only",
         )
         for path, mark in _unused(document.data, [ClusterConfig], ())
     ]
@@ -107,11 +108,18 @@ def _todays_form(given: ClusterConfig) -> ClusterConfig:
         value = getattr(manager, older)
         if value is not None:
             data["resource_manager"][newer] = value
-    for pool, plain in zip(given.resource_pools, data.get("resource_pools", []), strict=False):
+    _rename_limits(given.resource_pools, data.get("resource_pools", []))
+    more = data.get("additional_resource_managers", [])
+    for one, plain in zip(given.additional_resource_managers, more, strict=True):
+        _rename_limits(one.resource_pools, plain["resource_pools"])
+    return restored(data)
+
+
+def _rename_limits(pools: list[PoolConfig], stored_pools: list[dict[str, Any]]) -> None:
+    for pool, plain in zip(pools, stored_pools, strict=False):
         value = getattr(pool, rules.RENAMED_LIMIT[0])
         if value is not None:
             plain[rules.RENAMED_LIMIT[1]] = value
-    return restored(data)
 
 
 def _unused(

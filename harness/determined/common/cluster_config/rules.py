@@ -11,10 +11,11 @@ from typing import Any
 from determined.common.cluster_config.pool import DEFAULT_POOL
 from determined.common.cluster_config.scheduler import OF_PRIORITY
 from determined.expconf import rules as of_experiments
-from determined.expconf.paths import Path
+from determined.expconf.paths import Path, render
 from determined.expconf.problems import nearest, show
 from determined.expconf.translate import Finding
 
+_ADDITIONAL = "additional_resource_managers"
 #: Characters that Prefect refuses in a name.
 _NOT_IN_NAMES = '/%&><"'
 #: Earlier names of fields, and today's: in ``resource_manager``, and in a pool.
@@ -28,24 +29,55 @@ RENAMED_LIMIT = ("max_cpu_containers_per_agent", "max_aux_containers_per_agent")
 def findings(data: dict[str, Any]) -> Iterator[Finding]:
     """All that is wrong in a whole file."""
     manager, pools = _section(data.get("resource_manager")), data.get("resource_pools")
-    listed = pools if isinstance(pools, list) else []
+    listed = list(_pools(data))
     yield from _scheduler(data.get("scheduler"), ("scheduler",))
-    yield from _scheduler(manager.get("scheduler"), ("resource_manager", "scheduler"))
+    for path, one in _managers(data):
+        yield from _scheduler(one.get("scheduler"), (*path, "scheduler"))
     yield from _containers(data.get("task_container_defaults"), ("task_container_defaults",))
-    for index, pool in enumerate(listed):
-        path: Path = ("resource_pools", index)
-        yield from _scheduler(_section(pool).get("scheduler"), (*path, "scheduler"))
-        defaults = _section(pool).get("task_container_defaults")
+    for path, pool in listed:
+        yield from _scheduler(pool.get("scheduler"), (*path, "scheduler"))
+        defaults = pool.get("task_container_defaults")
         yield from _containers(defaults, (*path, "task_container_defaults"))
-        yield from _twice(_section(pool), *RENAMED_LIMIT, path)
+        yield from _twice(pool, *RENAMED_LIMIT, path)
     yield from _names(listed)
     yield from _fallbacks(listed)
     yield from _default_pools(manager, listed, is_given=isinstance(pools, list) and bool(pools))
+    yield from _additional(data)
     yield from _legacy(data)
     if isinstance(data.get("checkpoint_storage"), dict):
         storage = {"checkpoint_storage": data["checkpoint_storage"]}
         yield from of_experiments.consistency(storage)
         yield from of_experiments.completeness(storage)
+
+
+def _managers(data: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each resource manager and its path; the cluster's own first."""
+    yield ("resource_manager",), _section(data.get("resource_manager"))
+    for index, one in enumerate(_list(data.get(_ADDITIONAL))):
+        yield (
+            (_ADDITIONAL, index, "resource_manager"),
+            _section(_section(one).get("resource_manager")),
+        )
+
+
+def _pools(data: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Each pool and its path, those of additional resource managers too."""
+    sections: list[tuple[Path, Any]] = [((), data)]
+    sections += [
+        ((_ADDITIONAL, index), one) for index, one in enumerate(_list(data.get(_ADDITIONAL)))
+    ]
+    for path, section in sections:
+        for index, pool in enumerate(_list(_section(section).get("resource_pools"))):
+            yield (*path, "resource_pools", index), _section(pool)
+
+
+def _additional(data: dict[str, Any]) -> Iterator[Finding]:
+    """Settings that the cluster has once."""
+    for path, manager in list(_managers(data))[1:]:
+        for key in (*RENAMED_DEFAULTS, *RENAMED_DEFAULTS.values(), "no_default_resource_pools"):
+            if manager.get(key) not in (None, "", False):
+                message = "default pools are the cluster's: set them in resource_manager at the top"
+                yield _rule((*path, key), message)
 
 
 def _scheduler(scheduler: Any, path: Path) -> Iterator[Finding]:
@@ -77,15 +109,15 @@ def _containers(defaults: Any, path: Path) -> Iterator[Finding]:
             yield replace(finding, path=(*path, key, *finding.path[2:]))
 
 
-def _names(pools: list[Any]) -> Iterator[Finding]:
-    seen: dict[str, int] = {}
-    for index, pool in enumerate(pools):
-        name = _section(pool).get("pool_name")
-        path: Path = ("resource_pools", index, "pool_name")
+def _names(pools: list[tuple[Path, dict[str, Any]]]) -> Iterator[Finding]:
+    seen: dict[str, Path] = {}
+    for pool_path, pool in pools:
+        name = pool.get("pool_name")
+        path: Path = (*pool_path, "pool_name")
         if not isinstance(name, str) or not name:
             continue
-        if (first := seen.setdefault(name, index)) != index:
-            yield _rule(path, f"{show(name)} is already the name of resource_pools[{first}]")
+        if (first := seen.setdefault(name, pool_path)) != pool_path:
+            yield _rule(path, f"{show(name)} is already the name of {render(first)}")
         elif not name.isprintable() or any(sign in name for sign in _NOT_IN_NAMES):
             allowed = f"a name without line breaks and without any of {_NOT_IN_NAMES}"
             yield _rule(path, f"expected {allowed}, found {show(name)}", allowed)
@@ -98,14 +130,14 @@ def _names(pools: list[Any]) -> Iterator[Finding]:
             yield _rule(path, message)
 
 
-def _fallbacks(pools: list[Any]) -> Iterator[Finding]:
+def _fallbacks(pools: list[tuple[Path, dict[str, Any]]]) -> Iterator[Finding]:
     """Pools that are not there, or to which what has left them would come back."""
-    known = [_section(pool).get("pool_name") for pool in pools]
+    known = [pool.get("pool_name") for _, pool in pools]
     names = [name for name in known if isinstance(name, str)]
     leads: dict[str, list[str]] = {}
-    for index, pool in enumerate(pools):
-        path: Path = ("resource_pools", index, "fallback")
-        given, home = _section(pool).get("fallback"), _section(pool).get("pool_name")
+    for pool_path, pool in pools:
+        path: Path = (*pool_path, "fallback")
+        given, home = pool.get("fallback"), pool.get("pool_name")
         yield from of_experiments.repeated_pools(given, home, path)
         for where, name in of_experiments.fallback_pools(given, path):
             if name not in names:
@@ -141,9 +173,11 @@ def _way(leads: dict[str, list[str]], start: str, end: str) -> list[str]:
 
 
 def _default_pools(
-    manager: dict[str, Any], pools: list[Any], *, is_given: bool
+    manager: dict[str, Any], pools: list[tuple[Path, dict[str, Any]]], *, is_given: bool
 ) -> Iterator[Finding]:
-    names = [_section(pool).get("pool_name") for pool in pools] if is_given else [DEFAULT_POOL]
+    names = [pool.get("pool_name") for _, pool in pools]
+    if not is_given:
+        names.append(DEFAULT_POOL)
     known = [name for name in names if isinstance(name, str)]
     if len(known) < len(names):
         return
@@ -200,6 +234,10 @@ def _twice(section: dict[str, Any], older: str, newer: str, path: Path) -> Itera
 
 def _section(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _rule(path: Path, message: str, allowed: str | None = None) -> Finding:

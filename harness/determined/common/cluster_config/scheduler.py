@@ -11,6 +11,8 @@ SchedulerType = Literal["priority", "fair_share", "round_robin", "first_in_first
 #: The settings of one type only, which the others refuse.
 OF_PRIORITY = ("preemption", "default_priority")
 DEFAULT_PRIORITY = 42
+#: Where the resource manager is of the type kubernetes, where a higher number is more important.
+KUBERNETES_PRIORITY = 50
 
 
 class SchedulerConfig(Section):

@@ -44,13 +44,15 @@ class Slot(Message):
 class ContainerRights(Message):
     """What an agent gives containers of tasks whose owner is no administrator (``security.containers`` of its
     settings, and its part of the cluster's storage). ``is_root``: processes of containers are the machine's
-    root unless the owner's link names an account.
+    root unless the owner's link names an account. ``in_pod``: its containers are pods' of Kubernetes.
     """
 
     capabilities: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     host_paths: list[str] = field(default_factory=list)
     is_root: bool = False
+    pod_fields: list[str] = field(default_factory=list)
+    in_pod: bool = False
 
 
 @checked

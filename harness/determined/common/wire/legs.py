@@ -59,6 +59,7 @@ class Granted(Message):
     capabilities: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     host_paths: list[str] = field(default_factory=list)
+    pod_fields: list[str] = field(default_factory=list)
 
 
 FREE_PORTS = range(2600, 3501)

@@ -41,6 +41,12 @@ from determined.common.wire.legs import (
     leg_id_of,
 )
 from determined.common.wire.serving import Served
+from determined.expconf.container_wishes import (
+    CAPABILITIES,
+    HOST_PATHS,
+    POD_FIELDS,
+    of_pod_spec,
+)
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
@@ -174,13 +180,23 @@ def granted(
     """The rights that the owner and the cluster configuration in force give to a task's containers.
     ``storage``: the cluster's own."""
     given = cluster.container_defaults_of(pool)
+    of_pods = [
+        wish
+        for pod_spec in (given.cpu_pod_spec, given.gpu_pod_spec)
+        for wish in of_pod_spec(pod_spec, "")
+    ]
+
+    def found(setting: str) -> list[str]:
+        return [wish.found for wish in of_pods if wish.setting == setting]
+
     paths = [mount.host_path for mount in given.bind_mounts or ()]
     folder = (storage or {}).get("host_path")
     return Granted(
         is_administrator,
-        list(given.add_capabilities or ()),
+        [*(given.add_capabilities or ()), *found(CAPABILITIES)],
         [device.host_path for device in given.devices or ()],
-        [*paths, *([folder] if folder else [])],
+        [*paths, *found(HOST_PATHS), *([folder] if folder else [])],
+        found(POD_FIELDS),
     )
 
 

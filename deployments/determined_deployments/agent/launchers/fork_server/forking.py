@@ -73,17 +73,18 @@ class ForkingLauncher(Launcher):
 
     @classmethod
     @abstractmethod
-    def leg_zygote(cls) -> ZygotePlan:
-        """What the supervisors of legs are forked from, once it is ready."""
+    def leg_zygote(cls) -> ZygotePlan | None:
+        """What the supervisors of legs are forked from, once it is ready. None: they are no forks."""
 
     @abstractmethod
-    async def start_leg(self, job: Job, program: Call) -> Forked:
-        """Forks a leg's supervisor, by :meth:`forked`."""
+    async def start_leg(self, job: Job, program: Call) -> Running:
+        """Starts a leg's supervisor; where it is a fork, by :meth:`forked`."""
 
     async def __aenter__(self) -> Self:
         await self.forks.__aenter__()
         scratch.take_over(self.config.work_dir, self.forks.directory)
-        self.forks.want(self.leg_zygote())
+        if (zygote := self.leg_zygote()) is not None:
+            self.forks.want(zygote)
         if self.config.prefect_api_url:
             self.forks.want(ZygotePlan(plans.FLOW, ROOT, plans.FLOW_MODULES, plans.FLOW_OPTIONAL))
         return self
@@ -105,7 +106,7 @@ class ForkingLauncher(Launcher):
         if isinstance(job.program, Command):
             running = _running(job, await _command(job.program))
         elif job.kind == "leg":
-            running = await self.start_leg(job, job.program)
+            return await self.start_leg(job, job.program)
         else:
             # To import Prefect in the fork, next to the zygote that does the same, would make both slower.
             await self.forks.wait_ready([plans.FLOW, ROOT])

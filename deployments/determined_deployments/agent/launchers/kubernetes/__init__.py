@@ -1,0 +1,1 @@
+"""Legs as Jobs of a Kubernetes cluster (docs/operate/pods.md)."""

@@ -1,0 +1,83 @@
+"""Our worker type in Prefect: ``determined-kubernetes``.
+
+It is Prefect's Kubernetes worker: its template, form, registry and credentials blocks apply to the flow runs
+of users' deployments, which get a Job each. Experiments' flow runs, which only wait, are the agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, Self
+
+import anyio.abc
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import FlowRun
+from prefect.workers.base import BaseWorkerResult
+from prefect_kubernetes.observer import start_observer
+from prefect_kubernetes.settings import KubernetesSettings
+from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
+
+from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
+from determined_deployments.agent.worker import OUR_FLOWS, AgentWorker, JobConfiguration
+
+
+class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfiguration):
+    """What a flow run's Job is made with."""
+
+    @classmethod
+    async def from_template_and_values(
+        cls,
+        base_job_template: dict[str, Any],
+        values: dict[str, Any],
+        client: PrefectClient | None = None,
+    ) -> Any:
+        """A pool that was made before its first agent has no manifest in its template: then the usual one
+        applies."""
+        given = base_job_template["job_configuration"]
+        if "job_manifest" not in given:
+            usual = DeterminedKubernetesWorker.get_default_base_job_template()
+            configuration = {**usual["job_configuration"], **given}
+            base_job_template = {**usual, "job_configuration": configuration}
+        return await super().from_template_and_values(base_job_template, values, client=client)
+
+
+class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
+    """Starts flow runs of other deployments as Jobs."""
+
+    type = KubernetesLauncher.worker_type
+    job_configuration = KubernetesJobConfiguration
+    job_configuration_variables = KubernetesWorker.job_configuration_variables
+    _description = "Runs Determined's trials, and flows, as Jobs of a Kubernetes cluster."
+    _display_name = "Determined (Kubernetes)"
+
+    async def __aenter__(self) -> Self:
+        # It returns once Prefect has answered, minutes later where Prefect is away: not in the event loop.
+        if KubernetesSettings().observer.enabled:
+            loop, started = asyncio.get_running_loop(), asyncio.Event()
+
+            def start() -> None:
+                try:
+                    start_observer()
+                finally:
+                    loop.call_soon_threadsafe(started.set)
+
+            threading.Thread(target=start, daemon=True).start()
+            await started.wait()
+        await super().__aenter__()
+        return self
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: Any,
+        task_status: anyio.abc.TaskStatus[Any] | None = None,
+    ) -> Any:
+        run = KubernetesWorker.run if self.in_pod(configuration) else AgentWorker.run
+        result: BaseWorkerResult = await run(self, flow_run, configuration, task_status)
+        return result
+
+    @staticmethod
+    def in_pod(configuration: JobConfiguration) -> bool:
+        """Whether the run gets a Job: all but our own, whose code is installed with the agent."""
+        return not (configuration.entrypoint or "").startswith(OUR_FLOWS)

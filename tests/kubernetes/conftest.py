@@ -1,0 +1,112 @@
+"""A cluster for the suite: the one that KUBECONFIG names, else the stand-in.
+
+With KUBECONFIG, ``DET_TEST_IMAGE`` names an image with our packages that the nodes have or can pull. Where
+all nodes are this machine (``DET_TEST_NODES_ARE_HERE=1``), pods see this working tree and the tests' files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.standin.running import StandIn, running
+
+ROOT = Path(__file__).parents[2]
+KUBECONFIG = os.environ.get("KUBECONFIG")
+IMAGE = os.environ.get("DET_TEST_IMAGE")
+NODES_ARE_HERE = bool(os.environ.get("DET_TEST_NODES_ARE_HERE"))
+VERSIONS = ["1.33", "1.20"] if KUBECONFIG is None else ["its own"]
+"""Of Kubernetes."""
+NEWEST = VERSIONS[0]
+PACKAGES = ("harness", "searchers", "registry", "service", "tasks", "flows", "deployments")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where agents run their pods. ``standin``: None for a real cluster."""
+
+    kubeconfig: Path
+    namespace: str
+    image: str
+    standin: StandIn | None = None
+
+    def settings(self, *folders: Path, **more: Any) -> dict[str, Any]:
+        """``kubernetes`` in an agent's settings. ``folders``: of this machine, which pods have to see."""
+        given: dict[str, Any] = {
+            "kubeconfig": str(self.kubeconfig),
+            "namespace": self.namespace,
+            "termination_grace": 10,
+            **more,
+        }
+        if self.standin is None and NODES_ARE_HERE:
+            given["pod_spec"] = _seeing(*folders)
+        return given
+
+    def kubectl(self, *command: str) -> str:
+        return _kubectl(self.kubeconfig, "--namespace", self.namespace, *command)
+
+    def list(self, plural: str) -> list[dict[str, Any]]:
+        """The objects in the namespace."""
+        if self.standin is not None:
+            return list(self.standin.do(lambda c: c.store.select(plural, self.namespace)))
+        return list(json.loads(self.kubectl("get", plural, "--output", "json"))["items"])
+
+    def left(self) -> list[str]:
+        """The Jobs, pods and Secrets in the namespace that are ours."""
+        return [
+            f"{plural}/{thing['metadata']['name']}"
+            for plural in ("jobs", "pods", "secrets")
+            for thing in self.list(plural)
+            if any(key.startswith("determined") for key in thing["metadata"].get("labels") or {})
+        ]
+
+
+def _kubectl(kubeconfig: Path, *command: str) -> str:
+    done = subprocess.run(
+        ["kubectl", "--kubeconfig", str(kubeconfig), *command], capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"kubectl {' '.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+def _seeing(*folders: Path) -> dict[str, Any]:
+    """A pod_spec for nodes that are this machine: its network, the working tree and the folders."""
+    mounts = [(f"here-{number}", path) for number, path in enumerate((ROOT, *folders))]
+    path = ":".join(str(ROOT / package) for package in PACKAGES)
+    container = {
+        "name": "determined-container",
+        "env": [{"name": "PYTHONPATH", "value": path}],
+        "volumeMounts": [{"name": name, "mountPath": str(where)} for name, where in mounts],
+    }
+    volumes = [{"name": name, "hostPath": {"path": str(where)}} for name, where in mounts]
+    return {"spec": {"hostNetwork": True, "containers": [container], "volumes": volumes}}
+
+
+@pytest.fixture(scope="session")
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """Two nodes at least. The parameter is one of :data:`VERSIONS`."""
+    if KUBECONFIG is None:
+        with running(getattr(request, "param", NEWEST)) as standin:
+            for name in ("node-a", "node-b"):
+                standin.do(lambda cluster, name=name: cluster.add_node(name, {"cpu": "2"}))
+            yield Target(standin.kubeconfig, "default", "any", standin)
+        return
+    if IMAGE is None or shutil.which("kubectl") is None:
+        pytest.skip(
+            "with KUBECONFIG the suite needs kubectl, and DET_TEST_IMAGE, an image with our packages"
+        )
+    namespace, kubeconfig = f"det-test-{secrets.token_hex(3)}", Path(KUBECONFIG)
+    _kubectl(kubeconfig, "create", "namespace", namespace)
+    try:
+        yield Target(kubeconfig, namespace, IMAGE)
+    finally:
+        _kubectl(kubeconfig, "delete", "namespace", namespace, "--wait=true", "--timeout=120s")
