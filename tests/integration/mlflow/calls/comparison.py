@@ -68,7 +68,7 @@ def table(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     differ = differences(ours, theirs)
     refused = sum(isinstance(one, dict) and "refused" in one for one in ours.values())
     lines = [f"{len(ours)} calls, {len(ours) - len(differ)} agree; {refused} are refused here.", ""]
-    lines += ["| calls that answer otherwise | why |", "|---|---|"]
+    lines += ["| calls with different answers | why |", "|---|---|"]
     groups: dict[str, list[str]] = {}
     for call in differ:
         groups.setdefault(group_of(call), []).append(call)
