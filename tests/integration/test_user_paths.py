@@ -351,7 +351,7 @@ BROKEN = {
     "duplicate": ("max_restarts: 0", "name: again", "9: name: duplicate key (first on line 1)"),
     "not-yaml": ("name: broken", "name: [broken", "not YAML: expected"),
     "pool": ("max_restarts: 0", "resources: {resource_pool: moon}", "resources.resource_pool: there"
-             " is no resource pool 'moon' (there are default)"),
+             " is no resource pool 'moon' (allowed: default)"),
     "slots": ("max_restarts: 0", "resources: {slots_per_trial: 64}", "resources.slots_per_trial: 64"
               " slots are more than any agent of the resource pool 'default' has"),
 }  # fmt: skip

@@ -111,7 +111,7 @@ async def test_an_unknown_pool_is_refused(settings: Settings) -> None:
         answer = await world.user.post("/api/v1/experiments", json={"config": wrong})
         assert refusal(answer) == (
             "resources.resource_pool: there is no resource pool 'gpu'; did you mean 'gpus'? "
-            "(there are default, gpus)"
+            "(allowed: default, gpus)"
         )
         body = {
             "session": world.session, "resource_pool": "gpsu", "host": "h", "version": "1",

@@ -72,7 +72,7 @@ async def test_the_list(world: World) -> None:
     old = ok(await world.user.get(QUEUE, params={"resourcePool": "default"}))
     assert old["jobs"] == [first, second]
     missing = await world.user.get(QUEUE, params={"resourcePool": "none"})
-    assert (missing.status_code, "there are default" in missing.text) == (400, True)
+    assert (missing.status_code, "allowed: default" in missing.text) == (400, True)
     await world.rows(
         "UPDATE allocations SET requested_at = assigned_at - interval '90 s'"
         " WHERE assigned_at IS NOT NULL RETURNING id"

@@ -19,7 +19,7 @@ from tests.waiting import TIMEOUT_S
 BAD = {
     "wrong-searcher": (SINGLE.replace("single", "sinlge"), "single"),
     "not-yaml": ("name: [", "not YAML"),
-    "unknown-pool": (SINGLE + "resources: {resource_pool: gpus}\n", "there are default"),
+    "unknown-pool": (SINGLE + "resources: {resource_pool: gpus}\n", "allowed: default"),
     "too-wide": (SINGLE + "resources: {slots_per_trial: 9}\n", "9 slots are more than any agent"),
     "no-trial": (
         SINGLE.replace("max_length: 8}", "max_length: 8, source_trial_id: 77}"),

@@ -395,7 +395,7 @@ def test_resource_pools(det: Det) -> None:
     assert json.loads(det("rp", "describe", "aux", "--json").stdout)["defaultAuxPool"] is True
     result = det("rp", "describe", "gpu")
     assert result.exit_code == 1
-    assert "no resource pool 'gpu'; did you mean 'gpus'? (there are gpus, aux)" in result.stderr
+    assert "no resource pool 'gpu'; did you mean 'gpus'? (allowed: gpus, aux)" in result.stderr
 
 
 def test_the_cluster_configuration(det: Det, service: FakeService) -> None:
