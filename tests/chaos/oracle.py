@@ -24,7 +24,7 @@ SETTLE_S = 150.0
 
 @dataclass
 class Verdict:
-    """``wrong``: what is not as it must be, in words. The rest are counts of what was looked at."""
+    """``wrong``: the violations found, as sentences. The other fields count the checked rows."""
 
     wrong: list[str] = field(default_factory=list)
     experiments: int = 0

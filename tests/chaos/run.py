@@ -143,7 +143,7 @@ def _inject(
         try:
             happened = fault.inject(world, random)
         except UNREACHABLE:
-            continue  # what it needed was just being killed
+            continue  # a process that it needs was just being killed
         except Exception as error:
             report.broken.append(f"{fault.name}: {type(error).__name__}: {error}")
             traceback.print_exc()

@@ -1,4 +1,4 @@
-"""The published `det` against this service: what it prints comes from our JSON, read its way."""
+"""The published `det` against this service: it reads our JSON and prints it."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ show([run(json.loads(config)) for config in args])
     assert [each["state"] for each in (none, one, canceled)] == ["STATE_ERROR"] * 3
     assert [each["restarts"] for each in (none, one, canceled)] == [0, 1, 0]
     said = "log policy 'fatal' matched: it is fatal; the failure"
-    # What the service itself says has no rank.
+    # Lines of the service itself have no rank.
     for text in (canceled["logs"], canceled["unranked"]):
         assert said in text
         assert "trial failed and matched logs to a don't retry policy" in text

@@ -13,7 +13,7 @@ SQL = re.compile(
 
 
 def complaint(status: int, answer: str) -> str | None:
-    """What is wrong with an answer; None: nothing is."""
+    """The faults of an answer; None: nothing is."""
     if status == 500 or status not in range(100, 600):
         return f"{status}: {answer[:300]}"
     found = SQL.search(answer)

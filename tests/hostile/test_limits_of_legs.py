@@ -1,4 +1,4 @@
-"""Trials that take all processes or all memory of their machine: what they would gain is that others end.
+"""Trials that take all processes or all memory of their machine. Gains: the end of others' work.
 
 Each runs beside a neighbour, with control groups where this machine lets them be made, and without.
 """
@@ -202,7 +202,7 @@ def test_an_accident_without_an_account(
 def test_a_memory_hog_ends_its_own_trial(
     legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
 ) -> None:
-    """The machine's memory: the kernel would end whom it finds largest."""
+    """The machine's memory: the kernel would end the largest process, perhaps another user's."""
     process = start(legs, "m.1", HOG, limits, people[0].pw_uid)
     assert process.wait(TIMEOUT_S) == 0
     ended = service.exits["m.1"]

@@ -27,7 +27,7 @@ async def control(
 
 
 async def running(leg: Trial, address: str, *ports: dict[str, Any]) -> httpx.Response:
-    """What the leg's supervisor reports, with the token that it was given."""
+    """The report of the leg's supervisor, with the supervisor's token."""
     supervisor = leg.world.client(leg.spec["supervisor_token"])
     path = paths.RUNNING.format(allocation_id=leg.allocation_id)
     return await supervisor.post(path, json={"address": address, "ports": list(ports)})
@@ -119,7 +119,7 @@ async def test_a_door_is_on_its_agent(control: World) -> None:
 
 
 async def test_under_a_stock_worker_ports_are_where_the_report_comes_from(control: World) -> None:
-    """Gains: the same, where there is no agent that says its address."""
+    """Gains: the same, without an agent that has sent its address."""
     await control.register(slots=1)
     await control.started(PORTS)
     leg = await control.launched()

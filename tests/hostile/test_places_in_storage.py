@@ -48,7 +48,7 @@ def report(api: httpx.Client, trial: dict[str, Any], name: str, **more: Any) -> 
 
 
 def stored(section: dict[str, Any], secret: Path) -> tuple[str, dict[str, str]]:
-    """A checkpoint of which a file was exchanged for a link to another account's."""
+    """A checkpoint with a file that was exchanged for a link to another account's file."""
     name = str(uuid.uuid4())
     folder = secret.parent / "source"
     folder.mkdir()
@@ -148,7 +148,7 @@ def test_names_of_files_lead_out_of_no_checkpoint(mlflow_cluster: Cluster, path:
 
 
 def test_another_objects_id_is_not_a_checkpoint(mlflow_cluster: Cluster) -> None:
-    """Gains: all that the cluster keeps in its storage, to read and to delete: files of others' notebooks,
+    """Gains: reading and deleting everything in the cluster's storage: files of others' notebooks,
     TensorBoards, artifacts. The folder has the cluster's id, which everybody is told."""
     with mlflow_cluster.api() as api:
         trial = experiment(api)

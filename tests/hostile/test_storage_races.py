@@ -236,7 +236,7 @@ def test_a_directory_made_beforehand_gets_no_file_of_another_account(
 def test_links_in_a_storage_that_others_write_are_not_fetched(
     manager: DirectoryStorageManager, victim: Path, tmp_path: Path
 ) -> None:
-    """Gains: files of whoever fetches, in what is served from the copy."""
+    """Gains: files of the fetching account, served from the copy."""
     (manager.root / "key" / "sub").mkdir(parents=True)
     (manager.root / "key" / "own").write_text("the user's")
     (manager.root / "key" / "linked").symlink_to(victim / "file")

@@ -112,7 +112,7 @@ def database_url(postgres_server: str, template: Template) -> Iterator[str]:
     with psycopg.connect(url, autocommit=True) as conn:
         # Tests share a Prefect server, which tells clusters apart by their ids.
         conn.execute("UPDATE cluster SET id = gen_random_uuid()")
-        # What a session may do depends on its age.
+        # A session's rights depend on its age.
         conn.execute("UPDATE user_sessions SET created_at = now()")
     yield url
     with psycopg.connect(postgres_server, autocommit=True) as conn:

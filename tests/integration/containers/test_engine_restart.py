@@ -47,9 +47,9 @@ def engine(options: list[str]) -> Iterator[Engine]:
 
 
 def check_count(lines: list[str], kills: int) -> None:
-    """Each number once and in order, but for one gap by each ``kill -9`` of the engine: what it has read and
-    not written down nobody else has. Python writes a number and the end of its line one after the other,
-    so that an empty line may be left in a gap.
+    """Each number once and in order, except for one gap at each ``kill -9`` of the engine, which loses lines
+    that it has read but not written. Python writes a number and the end of its line one after the other, so
+    that an empty line may be left in a gap.
     """
     numbers = [int(line) for line in lines if line]
     assert numbers == sorted(set(numbers)), lines

@@ -37,7 +37,7 @@ async def test_slots_come_drain_and_go(world: World) -> None:
     trial = await world.launched()
     assert trial.spec["slot_ids"] == [5]
     assert await shown(world) == {"0": (False, False), "1": (True, True), "5": (True, False)}
-    # The one that is used goes: what runs there goes on.
+    # Removing a slot in use does not end the leg that runs there.
     assert await tell(world, {"id": 0}) == 200
     ok(await trial.started())
     assert await shown(world) == {"0": (False, False)}

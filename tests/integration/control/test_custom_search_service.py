@@ -76,7 +76,7 @@ class Search:
         return await self.world.user.post(f"{self.path}/searcher_operations", json=body)
 
     async def answer_all(self, *operations: Any) -> None:
-        """The last event is answered, and all before it with it."""
+        """An answer to the last event also answers all earlier events."""
         ok(await self.answer((await self.events())[-1]["id"], *operations))
 
     async def state(self) -> str:
@@ -185,7 +185,7 @@ async def test_a_runner_is_not_queued_behind_its_own_trials(world: World) -> Non
     ok(await first.exited())
     again = await world.launched()
     assert again.id == runner.id
-    # Now that it is there, a trial waits for its answer as ever.
+    # Now that the runner has slots, a trial waits for its answer as usual.
     ok(await again.started())
     ok(await second.started())
     ok(await second.complete(4, 0.25))

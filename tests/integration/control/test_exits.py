@@ -224,7 +224,7 @@ async def test_nothing_of_a_leg_that_was_given_up_is_taken(world: World) -> None
     await nothing_of(world, before)
     kinds = {event["type"] for event in await world.events(driver.experiment_id)}
     assert kinds == {"trial_created"}
-    # What it printed is still of use to whoever looks for the reason.
+    # Its output still helps to find the reason.
     line = {"t": 1795266000.5, "stdtype": "stdout", "log": "late\n"}
     stream = {"stream": str(uuid.uuid4()), "seq": 0, "lines": [line]}
     owner = {"task_id": trial.spec["task_id"], "allocation_id": trial.allocation_id}
@@ -240,7 +240,7 @@ async def test_nothing_is_taken_while_the_end_of_a_leg_is_still_unheard(world: W
     await world.rows("UPDATE allocations SET state = 'TERMINATED', ended_at = now() RETURNING 1")
     answers = await late_requests(trial)
     taken = [name for name, answer in answers.items() if answer.status_code != 409]
-    # It may ask what it is to do.
+    # It may ask for its operation.
     assert set(taken) <= {f"/api/v1/trials/{trial.id}/searcher/operation"}
     await nothing_of(world, before)
 

@@ -177,7 +177,7 @@ async def test_from_pool_to_pool(world: World) -> None:
     driver = await world.started(spot())
     await age(world, 11)
     assert await pass_(world) == [driver.experiment_id]
-    # Its wait begins anew, and the next pool has a wait of its own.
+    # Its wait begins anew, and the next pool has a separate wait.
     assert await pass_(world) == []
     await age(world, 15)
     assert await pass_(world) == []

@@ -1,4 +1,4 @@
-"""A search whose every trial fails is given up after ``max_failures`` of them."""
+"""A search whose trials all fail stops after ``max_failures`` failures."""
 
 from __future__ import annotations
 

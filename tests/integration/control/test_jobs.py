@@ -122,7 +122,7 @@ async def test_moves_in_the_queue(world: World) -> None:
     assert await order(world) == [first, third, second]
     ok(await update(world, {"jobId": str(first), "behindOf": str(second)}))
     assert await order(world) == [third, second, first]
-    # A new one comes last all the same, and who is first gets the slot.
+    # A new job still comes last, and the first job gets the slot.
     (fourth,) = await waiting(world, 1)
     assert await order(world) == [third, second, first, fourth]
     await world.register(slots=1)

@@ -1,4 +1,4 @@
-"""A snapshot that is read as changes is the one that is read whole."""
+"""A snapshot that is read as changes equals a snapshot that is read whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands and the like by the REST API: launch, queue, priority, rights, secrets, end."""
+"""Launched tasks by the REST API: launch, queue, priority, rights, secrets, end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def refusal(world: World, path: str = COMMANDS, **body: Any) -> str:
 
 
 async def another_user(world: World, name: str) -> httpx.AsyncClient:
-    """A client of a user who is neither owner nor administrator."""
+    """A client of a user who is not the owner or an administrator."""
     token = uuid.uuid4().hex
     await world.rows(f"INSERT INTO users (username) VALUES ('{name}') RETURNING id")
     await world.rows(
@@ -228,7 +228,7 @@ async def test_others_may_look_but_not_touch(world: World) -> None:
     assert ok(await world.user.get(COMMANDS, params=names))["commands"] == []
     assert (await world.user.get(f"/api/v1/shells/{command['id']}")).status_code == 404
 
-    # A process may kill what its own task launched, and nothing else of its owner's.
+    # A process may kill tasks that its own task launched, but no other task of its owner.
     await world.register(slots=1)
     process = await started(world)
     answer = await process.client.post(COMMANDS, json={"config": {"entrypoint": ["child"]}})
@@ -422,6 +422,6 @@ async def test_missing_programs_are_named_at_the_launch(world: World) -> None:
         "sshd was not installed on agent a1 at its start: terminals get in there; programs (det shell open "
         "ID -- …), scp, rsync and VS Code do not. On that machine: install openssh-server"
     ]
-    # Started again, it has what was installed meanwhile.
+    # After a restart it has the packages that were installed meanwhile.
     await world.register(slots=1)
     assert ok(await world.user.post("/api/v1/notebooks", json={}))["remarks"] == []

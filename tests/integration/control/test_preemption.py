@@ -1,4 +1,5 @@
-"""The loop reads what runs, and stops what is less important: decided once, carried out once."""
+"""The loop reads the running allocations and stops the less important ones: decided once, carried out
+once."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ async def test_a_user_whose_kept_files_are_many_is_told_in_the_log(world: World)
     ok(await leg.started())
     ok(await send(world, leg, 0, b"456"))
     refused = await finish(world, leg, 1, 3)
-    # What its supervisor does not repeat for ever, but writes into the task's log.
+    # The supervisor does not retry these refusals for ever, but writes them to the task's log.
     assert isinstance(from_status(refused.status_code, refused.text), BadRequestException)
     assert "would have 6 bytes of files that came back" in refused.text
     assert "5 are allowed (quotas.returned_file_bytes): fetch those of earlier" in refused.text

@@ -1,4 +1,4 @@
-"""A script that does not report the searcher's metric: what the log, the search and its end say of it."""
+"""A script that does not report the searcher's metric: the messages of the log, the search and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shells by the REST API: who gets the key, what the process reports, when one is idle."""
+"""Shells by the REST API: who gets the key, the process' reports, idle shells."""
 
 from __future__ import annotations
 

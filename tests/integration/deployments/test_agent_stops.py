@@ -34,7 +34,7 @@ deployments:
 
 
 class LateWorker(DeterminedProcessWorker):
-    """Has told Prefect that it takes the run, and starts it when the test says so."""
+    """Reports to Prefect that it takes the run, and starts it when the test allows it."""
 
     type = "determined-process-late"
     taken: ClassVar[asyncio.Event]
@@ -47,7 +47,7 @@ class LateWorker(DeterminedProcessWorker):
 
 
 class NoLauncher(Launcher):
-    """Notes which flow runs it was to start."""
+    """Records the flow runs that it was asked to start."""
 
     worker_type = LateWorker.type
     started: ClassVar[list[str]]

@@ -33,7 +33,7 @@ def plain() -> None:
     """Does nothing."""
 '''
 
-# `$WHO` tells apart what the two ways of registering make of one file.
+# `$WHO` distinguishes the results of the two ways of registering one file.
 EVERYTHING = """
 name: everything
 prefect-version: 3.8.8
@@ -300,7 +300,7 @@ async def test_changes_of_the_file_are_applied(
 async def test_deployments_of_prefect_deploy_are_taken_over(
     client: PrefectClient, prefect_url: str, flow: str, tmp_path: Path
 ) -> None:
-    """Nobody noted what was registered: schedules are told apart by what they say."""
+    """Without a record of the last registration, schedules are matched by content."""
     path = write(tmp_path, ENTRY)
     prefect_deploy_all(tmp_path, prefect_url)
     name = f"{flow}-plain/one"
