@@ -84,7 +84,7 @@ def test_a_search_needs_no_file_system_of_the_agent(
 def test_somebody_enters_a_task_of_it(apart: tuple[LocalCluster, Path]) -> None:
     cluster, _ = apart
     config = ["--config", "resources.resource_pool=apart", "--config", "resources.slots=0"]
-    # It has begun once its log has a line of it.
+    # The task has begun once its log has a line of the command.
     words = ("sh", "-c", "echo begun; sleep 600")
     task_id = cluster.det("cmd", "run", "-d", *config, "--", *words).stdout.split()[-1]
     try:

@@ -1,4 +1,4 @@
-"""`det run --here`, and programs beside what it runs: exec, attach, dump."""
+"""`det run --here`, and programs beside its task: exec, attach, dump."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_program_of_this_directory_and_others_beside_it(
     (tmp_path / "given.txt").write_text("changed here")
     said = b""
     try:
-        # What is typed before that is for nobody.
+        # Earlier input is lost.
         while b"the task's Python processes" not in said:
             said += os.read(terminal, 1 << 16)
         os.write(terminal, b"tty && touch go && exit 3\n")

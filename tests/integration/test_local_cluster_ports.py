@@ -261,7 +261,7 @@ def test_real_components_whose_ports_are_all_stolen(monkeypatch):
         assert states.load(Layout.of(data)) == state
         assert probe.get(f"{state.prefect_api_url}/version", login=state.prefect_auth)
         ready = probe.get(f"{state.master_url}/ready")
-        assert ready == {"status": "ready"}  # with its own Prefect, or it would say so
+        assert ready == {"status": "ready"}  # it uses its own Prefect
         told = json.loads((data / "service.json").read_text())
         assert told["prefect_api_url"] == state.prefect_api_url
         notes = Notes()

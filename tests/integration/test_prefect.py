@@ -185,7 +185,7 @@ def test_the_trial_flow_under_prefects_engine(
 
 
 def variables_of(prefect: Prefect, run_id: str) -> dict[str, str]:
-    """What a worker puts into the environment of the run."""
+    """The variables that a worker sets in the run's environment."""
     run = prefect.http.get(f"/flow_runs/{run_id}").raise_for_status().json()
     found: dict[str, str] = run["job_variables"]["env"]
     return found
@@ -219,7 +219,7 @@ class Page:
         return list(self.wait.until(lambda page: page.find_elements(by, selector)))
 
     def shows(self, *texts: str) -> None:
-        """Waits until the page shows all of them."""
+        """Waits until the page shows all the texts."""
         self.wait.until(lambda _: all(text in self.text() for text in texts))
 
     def text(self) -> str:

@@ -31,5 +31,5 @@ def test_readme_works_as_printed(folder: Path) -> None:
     checkout, home = folder / "checkout", folder / "home"
     page_session.clone(checkout)
     page_session.run(checkout / "README.md", checkout, folder, page_session.environment(home))
-    # What the examples write is ignored, or elsewhere.
+    # Git ignores the examples' output, or it lies elsewhere.
     assert page_session.git(checkout, "status", "--porcelain") == ""

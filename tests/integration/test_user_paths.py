@@ -23,7 +23,7 @@ from tests.local_cluster import DET, LocalCluster
 from tests.outcomes import GOOD, Case, Outcome, client, outcomes, script
 from tests.waiting import TIMEOUT_S, until
 
-# What training code may be and do. Of each: what must be among the lines it printed.
+# What training code may be and do. For each: the text that must be in its output.
 WORKS: dict[str, tuple[Case, list[str]]] = {
     "module-of-a-package": (
         Case(
@@ -239,7 +239,7 @@ class Terminal:
         self.shown = ""
 
     def read(self, until: Callable[[str], object], timeout_s: float = TIMEOUT_S) -> str:
-        """Reads until ``until`` holds for all that was shown."""
+        """Read until ``until`` holds for the whole output."""
         deadline = time.monotonic() + timeout_s
         while not until(self.shown):
             assert time.monotonic() < deadline, self.shown
@@ -335,7 +335,7 @@ max_restarts: 0
 """
 
 BROKEN = {
-    # what is typed instead of what, and the message
+    # the correct text, the typed text, and the message
     "misspelled": ("metric:", "metirc:", "7: searcher.metirc: unknown field for name: single; did"
                    " you mean 'metric'?"),
     "searcher": ("single", "signle", "6: searcher.name: found 'signle'; did you mean 'single'?"),

@@ -34,7 +34,7 @@ WRITERS = 16
 
 @dataclass(frozen=True)
 class Place:
-    """``write`` says ``w<number>``; ``read`` gives all that is kept of it."""
+    """``write`` says ``w<number>``; ``read`` returns its whole stored value."""
 
     write: Callable[[int], object]
     read: Callable[[], set[str]]

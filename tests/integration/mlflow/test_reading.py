@@ -172,7 +172,7 @@ def test_filters(store: TrackingStore, filter_string: str, wanted: list[int]) ->
 def test_orders_and_pages(store: TrackingStore) -> None:
     best = found(store, order_by=["metrics.`validation/accuracy` DESC"], max_results=3)
     assert best[:1] == ["search-1"] or best == ["30", "29", "28"]
-    # What is not a number comes after numbers, and what has no value last.
+    # Values that are not numbers come after numbers, and missing values come last.
     order = found(store, order_by=["metrics.`validation/odd` ASC"], max_results=100)
     assert order[-2:] == ["7", "search-1"]
     assert order[:3] == ["1", "2", "3"]

@@ -302,7 +302,7 @@ async def test_in_s3(world: World, user: httpx.AsyncClient, tmp_path: Path) -> N
         ((status, said),) = (await statuses(user, private)).items()
         assert status == 403
         assert "--mode direct" in said
-        # Keys that are its owner's own are used for who sees them.
+        # The owner's keys are used only for callers who may see them.
         theirs = {**own, "access_key": "alices", "secret_key": "alices"}
         name = await report(await leg_in(world, theirs), own)
         async with client_of(world.app, None) as stranger:

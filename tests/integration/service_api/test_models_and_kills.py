@@ -1,4 +1,4 @@
-"""`kill -9` of the service in the middle of a promotion: all of it happened, or nothing."""
+"""`kill -9` of the service in the middle of a promotion: the promotion happened completely or not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def two_versions(database_url: str) -> None:
 
 
 def facts(conn: psycopg.Connection[tuple[int]]) -> tuple[list[tuple[int]], list[tuple[int]]]:
-    """The version that the alias stands for, and those that it was moved to."""
+    """The alias's version, and the versions in its history."""
     return (
         conn.execute("SELECT version FROM model_aliases").fetchall(),
         conn.execute("SELECT to_version FROM model_alias_history ORDER BY id").fetchall(),

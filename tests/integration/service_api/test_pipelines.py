@@ -1,6 +1,6 @@
 """Pipelines: each experiment once, however often and at how many places its pipeline is advanced.
 
-The experiments' processes are played by rows: what a pipeline does with their results is the matter here.
+Rows replace the experiments' processes: the tests are about the pipeline's use of their results.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def step(name: str, **more: Any) -> dict[str, Any]:
 
 
 class Pipelines:
-    """What a user and the flow ask for, and experiments that end as the test wants."""
+    """The requests of a user and the flow, and experiments that end as the test wants."""
 
     def __init__(self, world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> None:
         self.world, self.user, self.agent = world, user, agent
@@ -391,7 +391,7 @@ async def test_a_pipeline_runs_again_by_hand_and_on_its_schedule(pipes: Pipeline
         await pipes.ask(one, "cancel")
     newest, *others = await passes()
     assert (newest["againOf"], newest["state"], len(others)) == (first, "RUNNING", 2)
-    # What was missed is one run, and the next time is ahead.
+    # Missed times give one run, and the next time is in the future.
     await pipes.ask(newest["id"], "cancel")
     assert len(await passes()) == 3
     await be_late()
@@ -500,7 +500,7 @@ async def test_a_cancel_ends_only_ones_own_experiments(
     await pipes.ask(one, "resume")
     await pipes.advance(one)
     assert await pipes.experiments(one, "shared") == [borrowed]
-    # Somebody else ends what was shared: this pipeline runs one of its own.
+    # Another user ends the shared experiment: this pipeline runs a separate one.
     await pipes.ask(owner, "cancel")
     assert (await pipes.row(borrowed)).state == "CANCELED"
     await pipes.advance(one)

@@ -278,7 +278,8 @@ async def test_the_clients_tunnel(proxied: Proxied) -> None:
 
 
 async def test_who_may(proxied: Proxied) -> None:
-    """Nobody without a login, no other user, no process; whoever may, no longer than the session lasts."""
+    """The proxy refuses visitors without a login, other users and processes; it admits permitted users only
+    while their session lasts."""
     seen: list[bytes] = []
     async with serving(echo(seen)) as port, httpx.AsyncClient(base_url=proxied.url) as client:
         leg = await proxied.task(port)

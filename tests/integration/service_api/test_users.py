@@ -78,7 +78,7 @@ async def test_a_deactivated_user_is_told_so(
     answer = await anonymous.post("/api/v1/auth/login", json=given)
     assert answer.status_code == 403
     assert "user is not active" in answer.json()["message"]
-    # Only who knows the password learns that.
+    # Only callers with the right password learn that.
     answer = await anonymous.post("/api/v1/auth/login", json=given | {"password": "wrong"})
     assert "not active" not in answer.json()["message"]
 

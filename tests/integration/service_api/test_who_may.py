@@ -64,7 +64,7 @@ PASSED_OVER = (401, 403, 404, 500)
 
 @dataclass(frozen=True)
 class Mine:
-    """What the first user has: a running leg, a checkpoint, an account, a model, whose version 1 (another
+    """The first user's things: a running leg, a checkpoint, an account, a model, whose version 1 (another
     checkpoint) is the champion, and a task of each launched kind, by the plural of its noun."""
 
     leg: Leg
@@ -298,7 +298,7 @@ RULES = {
     for address, rules in declared_rules().items()
     if rules and rules[0].action not in (Action.READ, Action.SERVE)
 }
-# Everybody may make an experiment of their own, and log out.
+# Every user may make an experiment, and log out.
 FOR_EVERYBODY = {address for address, rule in RULES.items() if rule.grant == Grant.LOGGED_IN}
 
 
@@ -370,7 +370,7 @@ async def tasks_of(world: World, owner_id: int, submitted_by: str | None = None)
             "state": "ACTIVE",
             "job_id": uuid.uuid4(),
             "submitted_by": submitted_by,
-            # What a shell remembers.
+            # The settings that a shell stores.
             "data": {"private_key": "private", "public_key": "public", "key_type": "ED25519"},
         }
         for kind, name in names.items()

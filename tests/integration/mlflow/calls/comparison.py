@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _asked(server: TrackingServer, folder: Path) -> dict[str, Any]:
-    """What the server answers to every call, in a process of its own: MLflow's client has global state."""
+    """The server's answers to every call, from a separate process: MLflow's client has global state."""
     folder.mkdir()
     command = [sys.executable, "-m", "tests.integration.mlflow.calls", str(folder)]
     with (folder / "log").open("w") as log:

@@ -31,7 +31,7 @@ _IDS = frozenset(
 )
 _ADDRESSES = frozenset({"artifact_uri", "artifact_location", "source", "model_uri"})
 _USERS = frozenset({"user_id", "mlflow.user", "created_by", "last_updated_by", "user"})
-# What a server says of the machine and the moment, and not of what it was asked.
+# Parts of an answer that depend on the machine and the time, not on the request.
 _UNSAID = frozenset({"mlflow.source.name", "mlflow.source.git.commit", "mlflow.log-model.history"})
 _DAY_MS = 24 * 3600 * 1000
 
