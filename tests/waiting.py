@@ -92,7 +92,7 @@ class _Wait:
 
     def pause(self) -> float:
         """Waiting uses a quarter of a core where questions are cheap, and half a core at the most: in the
-        first seconds. Who answers uses as much, and what is waited for needs the cores.
+        first seconds. The answering process uses as much, and the awaited work needs the cores.
         """
         now = time.monotonic()
         took = now - self._asked_at

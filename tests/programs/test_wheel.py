@@ -1,4 +1,4 @@
-"""What is in our wheel: all that the checkout's packages hold, and nothing else."""
+"""The contents of our wheel: exactly the files of the checkout's packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions that are installed, and those that constraints.txt gives to others."""
+"""The installed versions, and the versions in constraints.txt."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ async def test_own_command_runs_in_a_shell() -> None:
 
 
 def test_a_command_runs_in_an_empty_directory_which_goes_with_it(tmp_path: Path) -> None:
-    """Prefect's own copies the one that it runs in: not the cluster's data, please."""
+    """Prefect's worker copies its working directory, which must not be the cluster's data."""
     configuration = prepared(command=f'test -z "$(ls -A)" && pwd > {tmp_path / "where"}')
 
     async def run() -> int | None:

@@ -14,7 +14,7 @@ import pytest
 from tests.programs.legs.fake_service import FakeService, archive, spec
 from tests.waiting import TIMEOUT_S
 
-# What the fork server does, without the server: a process with one thread becomes the supervisor.
+# The fork server's step without the server: a process with one thread becomes the supervisor.
 SUPERVISE = """
 import sys, json
 sys.path.pop(0)

@@ -1,4 +1,5 @@
-"""A task under a separate account cannot read the cluster's files, and the cluster keeps control of it."""
+"""A task under a separate account cannot read the cluster's files, and the cluster keeps control of the
+task."""
 
 from __future__ import annotations
 

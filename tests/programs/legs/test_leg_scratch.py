@@ -88,7 +88,7 @@ def test_nothing_is_left_when_the_leg_cannot_be_prepared(
 def test_the_record_comes_before_the_directory(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever the supervisor is killed: what was made is in the record."""
+    """Whenever the supervisor is killed, the record lists the directories made."""
     seen: list[LegRecord | None] = []
     real = Path.mkdir
 

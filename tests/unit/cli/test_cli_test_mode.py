@@ -134,7 +134,7 @@ def test_the_tiny_configuration() -> None:
     }
     assert found["checkpoint_storage"]["save_trial_latest"] == 0
     assert found["hyperparameters"] == CONFIG["hyperparameters"]
-    # What was given is not changed.
+    # The input is not changed.
     assert config.document.data["max_restarts"] == 5
     with pytest.raises(CliError, match="searcher"):
         test_mode.tiny(read_config({"name": "x"}))

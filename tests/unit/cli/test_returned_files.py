@@ -1,4 +1,4 @@
-"""Files of a task brought back: what is written where, and what never is."""
+"""Returned files of a task: where they are written, and which are never written."""
 
 from __future__ import annotations
 

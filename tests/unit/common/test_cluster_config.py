@@ -1,4 +1,4 @@
-"""The cluster configuration: what is read, what is said about mistakes, what is not used."""
+"""The cluster configuration: reading, messages about mistakes, unused fields."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pools(*names: str) -> str:
     return "resource_pools: [" + ", ".join(f"{{pool_name: {name}}}" for name in names) + "]\n"
 
 
-# Each is the whole of what is said: nothing may be missing, nothing said twice.
+# Each entry lists all messages: none may be missing, none may occur twice.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -279,7 +279,7 @@ def test_quotas_that_are_not_given_have_their_defaults() -> None:
     assert config.quotas == Quotas(trials=1_000_000)
     assert stored(config) == {"quotas": {"trials": 1_000_000}}
     assert ClusterConfig().quotas == read("launch_error: true\n").quotas == Quotas()
-    # One search may begin with so many.
+    # The number of trials with which one search may begin.
     assert Quotas().trials >= limits.TRIALS_AT_ONCE
 
 
@@ -370,7 +370,7 @@ def test_secrets_are_masked_for_printing() -> None:
         in shown["resource_pools"][0]["task_container_defaults"]["environment_variables"]["cpu"]
     )
     assert shown["resource_manager"]["scheduler"]["type"] == "priority"
-    # What is printed is a file again.
+    # The output can be read as a file again.
     assert read_text(str(shown).replace("'", '"').replace("True", "true").replace("False", "false"))
 
 

@@ -88,7 +88,7 @@ def test_a_download_gets_the_verified_files(
     found = manager.download(verified, tmp_path / "all")
     assert (found, tree(tmp_path / "all")) == (dict(manager.manifest("c").resources), FILES)
     assert read(blobs) == 0
-    # It goes with the first who wanted all of it.
+    # The copy is removed after the first reader of the whole checkpoint.
     manager.download(verified, tmp_path / "again")
     assert read(blobs) >= SIZE
 

@@ -93,7 +93,7 @@ def test_tensorboards_server_ends_with_its_parent() -> None:
 
 
 def test_jupyterlab_starts_without_compiling_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rfc3987_syntax` takes longer to import than all the rest of it."""
+    """`rfc3987_syntax` takes longer to import than all other modules."""
     seen: list[bool] = []
 
     def serve() -> None:

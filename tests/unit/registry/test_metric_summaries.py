@@ -49,7 +49,7 @@ def test_the_last_value_is_that_of_the_highest_step() -> None:
         for step, value in ((0, 1.0), (9, 2.0), (9, 3.0), (4, 4.0)):
             whole.add(group, step, {"a": value})
         later.add(group, 8, {"a": 5.0})
-    # The profiler's groups count time: what comes later is the last.
+    # The profiler's groups count time: the later report is the last.
     assert [whole.groups[group]["a"].last for group in ("training", "cpu")] == [3.0, 4.0]
     whole.merge(later)
     assert [whole.groups[group]["a"].last for group in ("training", "cpu")] == [3.0, 5.0]

@@ -19,11 +19,11 @@ URL = "http://service"
 
 
 class Killed(BaseException):
-    """The runner's process ends here, as by ``kill -9``: nothing of it runs on."""
+    """The runner's process ends here, as by ``kill -9``: no part of it runs on."""
 
 
 def metric_of(hparams: dict[str, Any], length: int) -> float:
-    """What a trial reports: better with training, and for large ``x``."""
+    """A trial's metric: it improves with training, and for large ``x``."""
     return float(hparams["x"]) * (1.0 - 0.5**length)
 
 

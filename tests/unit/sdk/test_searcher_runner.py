@@ -331,7 +331,7 @@ def test_an_exception_in_a_handler_leaves_a_search_that_goes_on(
 
 
 def fail_a_trial(experiment: Experiment) -> None:
-    """The last trial made errors in place of its first report."""
+    """The last trial failed instead of sending its first report."""
     trial = list(experiment.targets)[-1]
     experiment.queue = [
         event

@@ -232,7 +232,7 @@ def test_a_promoted_trial_that_has_exited_is_measured_as_worst_at_once() -> None
     bench.validated(0, 0.1, 1)  # starts 2; 0 is paused
     assert bench.exited(0, "USER_CANCELED") == []
     assert bench.closed(0) == []
-    # The quota is 0's, who is gone: it takes its place in rung 1, and nobody else is left to start.
+    # Trial 0 is gone, but keeps its place in rung 1, so no other trial is left to start.
     assert bench.validated(1, 0.5, 1) == []
     assert bench.validated(2, 0.3, 1) == ["close 2", "close 1"]
     assert bench.closed(1) == []

@@ -90,7 +90,7 @@ class Scripted(SearchMethod):
 
 
 class Custom(Scripted):
-    """Ends when it says so, sees metrics as they are."""
+    """Ends when the searcher ends it; sees unchanged metrics."""
 
     ends_itself = True
     raw_metrics = True

@@ -21,7 +21,7 @@ AS_ASKED = Exit(ExitKind.EXITED, None, 9, "as asked for")
 GONE = Exit(ExitKind.INFRASTRUCTURE, reason="agent b lost for 31 s")
 BROKEN = Exit(ExitKind.EXITED, 3, None, "ValueError: no")
 
-# the ends of a gang's nodes in the order of their reports → what they come to
+# the ends of a gang's nodes in the order of their reports → the gang's end
 GANGS: dict[str, tuple[list[tuple[str, Exit]], Exit]] = {
     "all well": ([("b", CLEAN), ("a", CLEAN)], CLEAN),
     "the first failure": (

@@ -1,4 +1,4 @@
-"""What has to end before a request starts: asked of the scheduler itself."""
+"""The allocations that must end before a request starts, according to the scheduler itself."""
 
 from __future__ import annotations
 

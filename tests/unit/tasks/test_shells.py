@@ -1,4 +1,4 @@
-"""What a shell's task and `det` make for it: sshd's configuration, terminals, `~/.ssh/config`."""
+"""The files and processes of a shell's task and `det`: sshd's configuration, terminals, `~/.ssh/config`."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_lines_of_several_ranks_are_mixed() -> None:
     mixed = [b"[rank=1] " + FAILING[0]]
     for first, second in zip(FAILING[1:], LATER, strict=False):
         mixed += [b"[rank=0] " + second, b"[rank=1] " + first]
-    # The first one, not its consequence in rank 0, nor what the launcher says of both.
+    # The first error, not its consequence in rank 0, nor the launcher's messages about both.
     assert why(*mixed, b"[rank=0] " + LATER[-1], *LAUNCHER) == RANK_1
 
 
