@@ -6,7 +6,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 |---|---|---|
 | read | everything | every user who is logged in, except in the next row |
 | read | cluster configuration | administrators |
-| create | experiment, model, task | every user who is logged in, as the owner; a process of a task, for its owner |
+| create | experiment, model, task | every user who is logged in, as owner; a task's process, for its owner |
 | create | pipeline | the same |
 | submit | experiment | the same; a Prefect run that was started by hand, its own |
 | create | user | administrators |

@@ -36,7 +36,7 @@ NODES = """(
 :func:`determined.common.wire.legs.leg_id_of`. ``kill``: the node's process must be killed, because the
 allocation is killed or another node has failed."""
 
-Place = tuple[str, Sequence[int]]
+AgentSlots = tuple[str, Sequence[int]]
 """An agent and the ids of its assigned slots."""
 
 
@@ -46,7 +46,7 @@ def known_as(leg_id: str, allocation_id: str, told: Collection[str]) -> str:
     return allocation_id if allocation_id in told and leg_id not in told else leg_id
 
 
-def in_words(places: Sequence[Place]) -> str:
+def in_words(places: Sequence[AgentSlots]) -> str:
     """``on agent a1, slots 0, 1``; of a gang ``on agents a1 (slots 0, 1) and a2 (slots 0, 1)``."""
     if len(places) == 1:
         agent_id, slot_ids = places[0]

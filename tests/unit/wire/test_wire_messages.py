@@ -60,7 +60,7 @@ NAMES: dict[type[Message], set[str]] = {
     search.TrialRun: {"flow_run_id"},
     deletions.DeletionWork: {"kind", "state", "experiment_id", "experiment_has_ended", "globs"}
     | {"places"},
-    deletions.Place: {"storage", "checkpoints", "unfinished_of", "discard"},
+    deletions.StorageDeletions: {"storage", "checkpoints", "unfinished_of", "discard"},
     deletions.Deleted: {"left"},
     deletions.DeletionEnd: {"error"},
     deletions.CheckpointNames: {"uuids"},
