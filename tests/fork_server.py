@@ -36,7 +36,7 @@ class ForkServer:
     def __init__(self, python: str, modules: Sequence[str], env: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="determined-fork-")
         self._path = f"{self._folder.name}/socket"
-        # Its end is the end of this process: nobody writes, and it sees the end of the file.
+        # The pipe ends with this process: nobody writes to it, so the reader sees the end of the file.
         self._process = subprocess.Popen(
             [python, "-P", __file__, self._path, *modules],
             env=env,
@@ -117,7 +117,7 @@ def _serve(path: str, modules: Sequence[str]) -> None:
 
 
 def _accept(listener: socket.socket) -> NoReturn:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a command's attendant ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing reads its exit code
     while True:
         connection, _ = listener.accept()
         if os.fork() == 0:

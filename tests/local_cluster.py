@@ -158,7 +158,7 @@ class LocalCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Tests that a shell has started in the background ignore it, and so would this.
+            # A shell's background job ignores the signal, and so would this process.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None and process.stderr is not None

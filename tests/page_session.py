@@ -1,6 +1,6 @@
 """Runs the blocks of a page as printed: in one shell, in a copy of the working tree, with a home that is new.
 
-How blocks are marked stands in tests/README.md.
+tests/README.md describes the marks of blocks.
 """
 
 from __future__ import annotations

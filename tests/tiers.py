@@ -137,7 +137,7 @@ def concerned(paths: Iterable[str]) -> set[str]:
     for path in paths:
         of_suite = {name for name, places in LONG.items() if any(_is_in(path, p) for p in places)}
         row = row_of(path)
-        # A document at the top concerns nothing; what nobody has thought of concerns everything.
+        # A document at the top concerns no suite; an unlisted path concerns every suite.
         rest = () if "/" not in path and path.endswith((".md", "LICENSE")) else ALL
         found |= of_suite or set(CONCERNS[row] if row is not None else rest)
     return found

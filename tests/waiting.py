@@ -1,7 +1,7 @@
 """Waiting for what another process, thread or task brings about.
 
-A test waits for the event that it means, never for a number of seconds. The time limits here only end
-a test that would otherwise hang: they are far above what a busy machine needs, and no test asserts them.
+A test waits for an event, never for a number of seconds. The time limits here only end a test that would
+otherwise hang: they are far above what a busy machine needs, and no test asserts them.
 """
 
 from __future__ import annotations

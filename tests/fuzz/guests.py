@@ -157,7 +157,7 @@ class Guests:
                 self.tokens[name] = answer.json()["token"]
 
     async def _thing(self, owner: str) -> Mine:
-        # It wants no run in Prefect: the service's own loops leave it alone.
+        # It needs no run in Prefect, so the service's loops do not touch it.
         leg = await self.world.leg(labels=["mine"], owner_id=self._ids[owner])
         await leg.client.aclose()
         token = f"token-of-{leg.allocation_id}"

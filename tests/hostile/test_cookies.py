@@ -133,7 +133,7 @@ def test_the_session_of_pages_ends_with_a_new_password(mlflow_cluster: Cluster) 
             assert browser.get(LIST).status_code == 200
             change = {"password": "second words"}
             admin.patch(f"/api/v1/users/{made['id']}", json=change).raise_for_status()
-            # A token that was asked a moment before is known until its end is announced.
+            # A recently checked token stays in the cache until its end is announced.
             until("its end", lambda: browser.get(LIST).status_code, equals=401)
 
 
@@ -163,7 +163,7 @@ def test_a_server_at_another_port_gets_no_login(
         driver.find_element("tag name", "button").click()
         given = until("the login", lambda: driver.get_cookie("determined-session"))
         assert given["httpOnly"] and given["domain"] == "mlflow.localhost"
-        # Logged in, whatever address of the service leads there.
+        # The user is logged in through any address of the service.
         driver.get(f"http://localhost:{port}/mlflow/")
         assert not driver.find_elements("name", "username")
         for name in ("127.0.0.1", "localhost", "other.localhost"):

@@ -46,7 +46,7 @@ from tests.waiting import TIMEOUT_S, until_async
 async def test_a_long_list_has_the_same_form_as_a_short_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every list that a user can make heavy: in one piece, and in pieces of a row or two."""
+    """Every list that a user can make large: in one piece, and in pieces of a row or two."""
     leg = await world.leg()
     for step in range(7):
         await leg.store(report(step, loss=step / 7), report(step, "validation", loss=step / 9))
@@ -167,7 +167,7 @@ async def test_lines_of_a_megabyte_are_read_one_by_one(
 
 
 async def test_pieces_of_answers_have_a_bound_for_each_and_for_all() -> None:
-    """Gains: memory without end, while nobody reads."""
+    """Gains: unlimited memory, without reading."""
     mib = limits.MIB
     places = InFlight(4 * mib, 2 * mib, patience_s=0.05)
 
@@ -256,7 +256,7 @@ async def test_work_of_one_waits_while_that_of_others_passes() -> None:
     go_on.set()
     await other
     assert begun.index("other") <= 1
-    # Nobody waits for these any more: they are not begun.
+    # Their clients have gone, so these reads do not begin.
     for task in of_attacker:
         task.cancel()
     await asyncio.gather(*of_attacker, return_exceptions=True)
@@ -428,7 +428,7 @@ async def test_a_stalled_reader_loses_its_answer(port: int, path: str) -> None:
 async def test_a_slow_reader_loses_its_answer_too(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gains: as before, where the system sees that something is taken."""
+    """Gains: as before, with a client that reads a little."""
     monkeypatch.setattr(lobby, "UNTAKEN_S", 3600)
     SEEN.clear()
     with socket.create_connection(("127.0.0.1", port)) as client:

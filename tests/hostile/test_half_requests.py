@@ -92,7 +92,7 @@ async def test_a_body_that_comes_slowly_is_taken(port: int) -> None:
 async def test_a_request_is_served_despite_idle_connections(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gains: nobody else gets in."""
+    """Gains: no other client can connect."""
     monkeypatch.setattr(lobby, "HEAD_S", 3600)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4 * MOST)]
     for _, writer in held:

@@ -1,5 +1,5 @@
-"""What root does in the directories of a leg that belong to an account: the account's processes exchange
-directories for links meanwhile. As with storages, each test exchanges right before the step that counts.
+"""Root's actions in directories of a leg that belong to an account, while the account's processes exchange
+directories for links. As with storages, each test exchanges right before the step that counts.
 """
 
 from __future__ import annotations

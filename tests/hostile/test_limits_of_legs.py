@@ -162,11 +162,11 @@ def processes_of(uid: int) -> list[int]:
 def test_a_fork_bomb_ends_its_own_trial(
     legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
 ) -> None:
-    """The machine's processes: nobody else could start one."""
+    """The machine's processes: no other user could start one."""
     uid = people[0].pw_uid
     process = start(legs, "b.1", BOMB, limits, uid)
     if not limits["homes"]:
-        # Nobody tells the supervisor; somebody kills the trial, in the end.
+        # The supervisor gets no notice; in the end the user kills the trial.
         until("the bomb has all", lambda: len(processes_of(uid)) >= PROCESSES)
         process.send_signal(signal.SIGUSR1)
     assert process.wait(TIMEOUT_S) == 0

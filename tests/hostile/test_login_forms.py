@@ -57,7 +57,7 @@ async def test_another_page_cannot_log_in_at_a_task(world: World, user: httpx.As
 def test_browsers_send_own_forms_and_no_others(
     mlflow_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """At a host name that they trust they send ``Sec-Fetch-Site``, elsewhere ``Origin`` alone."""
+    """Browsers send ``Sec-Fetch-Site`` to trusted host names, and only ``Origin`` to others."""
     port, here = httpx.URL(mlflow_cluster.url).port, "det.example.com"
     profile = tmp_path_factory.mktemp("chromium")
     with listening() as heads, open_browser(profile, here=here) as driver:

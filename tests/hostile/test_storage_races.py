@@ -105,7 +105,7 @@ def test_a_storage_exchanged_for_a_link_after_the_check_leads_no_deletion_of_a_c
     victim: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Gains: any directory of root's with a uuid for a name is gone, whatever it holds."""
+    """Gains: the deletion of any directory of root that has a uuid as name."""
     (victim / checkpoint).mkdir()
     (victim / checkpoint / "file").write_text(SECRET)
     before(monkeypatch, os, "rename", exchange(manager.root, victim))

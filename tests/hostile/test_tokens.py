@@ -1,4 +1,4 @@
-"""Code that lies beside a supervisor takes its token; a user's own flow takes what its environment has."""
+"""Code beside a supervisor takes its token; a user's flow takes the tokens in its environment."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_supervisors_token_is_worth_nothing_when_its_leg_has_ended(
 
 
 async def definition_of(world: World, leg: Leg) -> str:
-    """The hash of a model definition that the leg's experiment is given."""
+    """The hash of the model definition of the leg's experiment."""
     hash_ = uuid.uuid4().hex
     async with world.db.tx() as conn:
         await conn.execute(sa.insert(model_definitions).values(hash=hash_, archive=b"secret"))

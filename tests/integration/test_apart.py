@@ -34,7 +34,8 @@ max_restarts: 0
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[tuple[LocalCluster, Path]]:
-    """A cluster with an agent of the tests' launcher, in a pool by itself; and the agent's directory."""
+    """A cluster with an agent that uses the tests' launcher, in a separate pool; and the agent's
+    directory."""
     with LocalCluster.running(config=POOLS) as cluster, contextlib.ExitStack() as stack:
         settings = json.loads((cluster.data_dir / "agent.json").read_text())
         work_dir = cluster.data_dir / "agents" / "apart"

@@ -39,7 +39,7 @@ def begin(cluster: LocalCluster, folder: Path) -> tuple[subprocess.Popen[str], s
 
 
 def until_waiting(stacks: Callable[[], str]) -> str:
-    """The stacks once the program waits: it says that it has begun before it comes there."""
+    """The stacks once the program waits: it prints "begun" before it reaches the wait."""
 
     def said() -> str:
         found = stacks()
@@ -97,7 +97,7 @@ def test_a_program_of_this_directory_and_others_beside_it(
     visitor.wait()
     until("it has ended", lambda: not psutil.pid_exists(beside))
 
-    # A terminal, in which the program is told to end.
+    # Type into a terminal to end the program.
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(DET[0], [*DET, "attach", task_id], cluster.env)

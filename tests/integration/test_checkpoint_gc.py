@@ -1,4 +1,4 @@
-"""Checkpoints on a real cluster: which ones stay, how they go, and that a damaged one is noticed."""
+"""Checkpoints on a real cluster: retention, deletion, and the detection of a damaged one."""
 
 from __future__ import annotations
 

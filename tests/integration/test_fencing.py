@@ -28,7 +28,7 @@ searcher: {name: single, metric: loss, max_length: 2}
 max_restarts: 0
 """
 
-# The steps of the first leg, once, and its end. The second one has nothing of the kind to do.
+# The steps of the first leg, once, and its end. The second leg has no such steps.
 TRAIN = """
 import os, pathlib, sys, time
 import determined as det
@@ -147,7 +147,7 @@ def test_a_dead_leg_that_only_computes_learns_it_at_its_checkpoint(
     (tmp_path / "go").touch()
     until_the_first_leg_ends(tmp_path)
     assert "has ended" in (tmp_path / "ended").read_text()
-    # Its files, which nobody would ever know of, are gone again.
+    # Its files, which no row names, are removed again.
     until("its files gone", lambda: stored(cluster), equals=before)
 
 
@@ -204,7 +204,7 @@ def execute(
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Waits until they have ended by themselves."""
+    """Wait until they have ended."""
     try:
         for process in processes:
             process.wait(TIMEOUT_S)

@@ -42,7 +42,7 @@ POSTGRES = ("postgres",)
 
 @pytest.fixture
 def outside():
-    """A folder that another pytest session does not close for Postgres' user (pytest's own are)."""
+    """A folder that Postgres' user can enter; another pytest session would close pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="det-cluster-") as folder:
         yield Path(folder)
 

@@ -80,7 +80,7 @@ def server(layout: Layout, name: str, port: int, code: str = LISTEN) -> Componen
 
 
 def knower(name: str, port: int) -> Component:
-    """Ready at once; is told a port."""
+    """Ready at once; gets a port."""
     return Component(
         name=name,
         argv=(sys.executable, "-c", SLEEP),
@@ -129,7 +129,7 @@ def test_it_is_moved_before_it_has_noticed_by_itself(layout):
 
 
 def test_port_of_an_outgoing_connection(layout):
-    # Bound, but nobody listens: what connect() takes for its own end.
+    # The port is bound, but no server listens: connect() could connect to itself.
     free = free_port()
     with socket.socket() as client:
         client.bind(("127.0.0.1", 0))

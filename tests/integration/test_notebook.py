@@ -190,8 +190,8 @@ def test_a_notebook_in_a_browser_and_its_files_in_the_next_one(
         see(browser, ".jp-LauncherCard[data-category='Notebook']").click()
         see(browser, ".jp-Notebook .cm-content").click()
         browser.switch_to.active_element.send_keys(PLOT)
-        # JupyterLab passes over a cell that is run before its page has a kernel, without a word: nothing is
-        # sent by its websocket. Its indicator beside the kernel's name says "idle" before that.
+        # JupyterLab silently ignores a cell that runs before its page has a kernel: its websocket sends
+        # nothing. Its indicator beside the kernel's name says "idle" before that.
         until("a kernel", lambda: "| Idle" in see(browser, "#jp-main-statusbar").text)
         browser.switch_to.active_element.send_keys(Keys.SHIFT, Keys.ENTER)
         picture = see(browser, ".jp-OutputArea-output img")

@@ -16,7 +16,7 @@ LIMIT_S = 1800
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """With a home in which nothing is, and no cluster when the test has ended."""
+    """With an empty home, and no cluster left after the test."""
     with memory_folder("determined-readme-") as name:
         place = Path(name)
         (place / "home").mkdir()

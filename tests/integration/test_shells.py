@@ -167,7 +167,7 @@ def test_a_terminal_without_ssh_and_the_service_killed(cluster: LocalCluster, sh
     typed = "cat a.txt; echo $TERM-$((20+2)); exit 5\n"
     done = run(cluster, *words, code=5, stdin=typed, TERM="vt100")
     assert "of the context" in done.stdout and "vt100-22" in done.stdout
-    # Nothing is typed, as in a cron job: it ends.
+    # Without input, as in a cron job, it ends.
     run(cluster, *words, stdin="")
 
     with subprocess.Popen(words, env=cluster.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

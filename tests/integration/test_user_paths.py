@@ -307,7 +307,7 @@ def test_two_runs_at_once_from_a_folder_with_names_of_ours(
     model.mkdir()
     (model / "script.py").write_text(TRAINS)
     (tmp_path / "search.yaml").write_text(SEARCH)
-    # As it is installed: `python -m` would put the working directory first by itself.
+    # As it is installed: `python -m` would put the working directory first.
     det = [str(Path(sys.executable).with_name("det")), "flow", "run", "search.yaml", "model"]
     runs = [
         subprocess.Popen(
@@ -440,7 +440,7 @@ def test_everything_survives_down_and_up(cluster: LocalCluster, tmp_path: Path) 
             cluster.det("experiment", "config", number).stdout,
         ]
 
-    # Its checkpoints are looked through after its end.
+    # The collection of its checkpoints runs after its end.
     until("all checkpoints looked through", lambda: not cluster.collections())
     before = everything()
     open_one, folder = begin(cluster, tmp_path)

@@ -265,7 +265,7 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
 
 @pytest.mark.parametrize("room", ["web", "internal", "public"])
 def test_routes_change_no_rows(room: str) -> None:
-    """They call a room below, which does: no statement that writes stands in a route's module."""
+    """Routes call a room below, which writes: a route's module contains no writing statement."""
     files = list((SERVICE / room).rglob("*.py"))
     assert files
     wrong = [

@@ -73,7 +73,7 @@ def unlocked_reads_of_select(call: ast.Call, tables: dict[str, str]) -> Iterator
     """The same of ``sa.select(…)….with_for_update(of=…)``; ``tables``: by the names of their columns."""
     of = next((one.value for one in call.keywords if one.arg == "of"), None)
     if of is None:
-        return  # it locks whatever it reads
+        return  # it locks all rows that it reads
     locked = {node.id for node in ast.walk(of) if isinstance(node, ast.Name)}
     chain: ast.AST = call
     while isinstance(chain, ast.Call) and isinstance(chain.func, ast.Attribute):

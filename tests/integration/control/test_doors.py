@@ -63,7 +63,7 @@ async def test_a_door_is_asked_for_opened_and_closed(world: World) -> None:
         "shared": False,
         "tcp": True,
     }
-    # It is open: nobody waits, and nobody is rung.
+    # The door is open: no request waits, and the supervisor is not notified.
     assert ok(await wanted(world, task_id)) == found and (await world.work())["doors"] == []
     # Others, the task itself and a stranger get no secret.
     eve = await another_user(world, "eve")

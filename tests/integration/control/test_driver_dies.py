@@ -39,7 +39,7 @@ EVENTS = "/search/events"
 
 
 class Death(BaseException):
-    """``kill -9``: nothing of the driver's is done any more."""
+    """``kill -9``: the driver does nothing more."""
 
 
 class FatalWire(Wire):

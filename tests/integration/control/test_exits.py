@@ -176,7 +176,7 @@ async def test_a_token_dies_with_its_allocation(world: World) -> None:
 
 
 async def late_requests(trial: Trial) -> dict[str, httpx.Response]:
-    """Everything that a training process says."""
+    """All requests of a training process."""
     path = f"/api/v1/trials/{trial.id}"
     signals = f"/api/v1/allocations/{trial.allocation_id}/signals"
     batch = {"run_id": trial.spec["run_id"], "reports": []}
@@ -202,7 +202,7 @@ async def late_requests(trial: Trial) -> dict[str, httpx.Response]:
 
 
 async def nothing_of(world: World, before: dict[str, Any]) -> None:
-    """The trial is as it was, and so is everything that hangs on it."""
+    """The trial is unchanged, and so are its related rows."""
     assert await world.trial(before["id"]) == before
     assert await world.rows("SELECT 1 FROM metrics") == []
     assert await world.rows("SELECT 1 FROM checkpoints") == []

@@ -139,7 +139,7 @@ async def test_a_launch_that_is_sent_again_is_the_same_command(world: World) -> 
     assert others == [first] * 3
     other = ok(await world.user.post(COMMANDS, json={**body, "idempotencyKey": "l"}))["command"]
     assert other["id"] != first
-    # Keys are each user's own.
+    # Keys are separate for each user.
     stranger = await another_user(world, "stranger")
     assert ok(await stranger.post(COMMANDS, json=body))["command"]["id"] != first
 
@@ -331,7 +331,7 @@ async def test_generic_tasks_pause_fork_and_stand_under_each_other(world: World)
     assert sorted((await world.work())["kill"]) == sorted(
         [first.allocation_id, second.allocation_id]
     )
-    # Unpaused before its process has ended, it goes on by itself when it has.
+    # If it is unpaused before its process has ended, it goes on automatically after that end.
     ok(await first.exited(exit_code=None, signal=9))
     assert await state_of(world, top) == "GENERIC_TASK_STATE_PAUSED"
     ok(await world.user.post(f"/api/v1/tasks/{top}/unpause"))
@@ -391,7 +391,7 @@ async def test_ports_that_the_user_names(world: World) -> None:
         process = await world.launched()
         ports = process.spec["ports"]
         assert [port["name"] for port in ports] == [*own, "8888"]
-        # The task's own address stays the kind's.
+        # The task's address stays that of its kind.
         assert [port["name"] for port in ports if port["default"]] == [*own, "8888"][:1]
         ports = [{**port, "port": port["port"] or 2600} for port in ports]
         ok(await process.started(ports=ports, address="127.0.0.1"))

@@ -119,14 +119,14 @@ async def test_the_files_of_ended_notebooks_are_deleted_by_their_owner_or_the_ru
             ok(await process.client.put(f"{NOTEBOOKS}/{task_id}/files", json={"bytes": size}))
         ok(await process.exited(exit_code=0))
         ids.append(task_id)
-    # One that ran and left nothing.
+    # A notebook that ran and left no files.
     empty = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]["id"]
     process = await started(world)
     ok(await process.client.put(f"{NOTEBOOKS}/{empty}/files", json={"bytes": 0}))
     ok(await process.exited(exit_code=0))
     refused = await world.user.delete(f"{kept}/{empty}")
     assert refused.status_code == 409 and "has no files" in refused.json()["message"]
-    # One that never began has none, and is none of the last three.
+    # A notebook that never began has no files, and does not count among the last three.
     blocker = ok(await world.user.post("/api/v1/commands", json={"config": {"entrypoint": ["x"]}}))
     waiting = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]["id"]
     ok(await world.user.post(f"{NOTEBOOKS}/{waiting}/kill"))

@@ -110,7 +110,7 @@ async def test_a_service_that_dies_before_the_commit_has_stopped_nothing(
     await configure(world, {"type": "priority"})
     await world.started(single(10))
     await schedule_once(world.app.state.db, world.app.state.snapshots)
-    # Nobody is told, so that the loop, which sleeps, does not decide first.
+    # No notification is sent, so that the sleeping loop does not decide first.
     world.app.state.settings.put_in_force(
         ClusterConfig.model_validate({"resource_manager": {"scheduler": PREEMPTING}})
     )

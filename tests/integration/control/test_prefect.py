@@ -260,7 +260,7 @@ async def test_pause_and_requeue_are_shown_while_they_last(
     waiting = await client.read_flow_run(run)
     assert waiting.state is not None
     assert waiting.state.name == "AwaitingSlots"
-    # Nobody may take it from the queue.
+    # No worker may take it from the queue.
     assert waiting.next_scheduled_start_time == FAR_FUTURE
     ok(await world.act(driver.experiment_id, "kill"))
     await outbox_delivered(world)
@@ -400,7 +400,7 @@ async def test_runs_of_dead_drivers_are_settled(
         await silent(world, 70)
         await keeper.run_pass()
 
-        # The trial's run does not exist, so nobody is told about it.
+        # The trial's run does not exist, so no message is sent.
         waiting = "SELECT kind FROM prefect_outbox WHERE entity LIKE 'experiment:%'"
         await until_async("Prefect told of the end", lambda: world.rows(waiting), equals=[])
         assert (await names(client, run))[-1] == "Cancelled"

@@ -38,7 +38,7 @@ async def test_files_come_back_to_their_owner(world: World) -> None:
     ok(await leg.started())
     first = b"a" * (1 << 20)
     ok(await send(world, leg, 0, first))
-    # Not all: nothing is shown, and the report is refused.
+    # An incomplete set is not shown, and the report is refused.
     assert (await finish(world, leg, 2, len(first) + 3)).status_code == 409
     assert ok(await world.user.get(where)) == {"ready": False, "size": 0, "remarks": []}
     assert (await world.user.get(f"{where}/archive")).status_code == 409

@@ -1,4 +1,4 @@
-"""Prefect is told why a run waits for slots, seldom."""
+"""The service updates the reason of a waiting run in Prefect, rarely."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class NoLauncher(Launcher):
         return []
 
     async def start(self, job: Job) -> Running:
-        if job.kind == "errand":  # it registers the platform's deployments, which nobody wants here
+        if job.kind == "errand":  # it registers our deployments, not needed here
             await asyncio.Event().wait()
         self.started.append(job.id)
         return Running(job.kind, job.id, "nowhere:1", job.note)

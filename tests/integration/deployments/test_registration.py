@@ -93,7 +93,7 @@ deployments:
 
 @pytest.fixture
 def flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name of a flow of this test's own, in ``flows.py``; another is named like it with ``-plain``."""
+    """The name of this test's flow in ``flows.py``; another flow has the same name with ``-plain``."""
     name = f"flow-{uuid.uuid4().hex[:8]}"
     (tmp_path / "flows.py").write_text(FLOW.format(flow=name))
     monkeypatch.setenv("WHO", "agent")
@@ -323,7 +323,7 @@ async def test_a_deployment_that_was_deleted_is_made_again(
 
 
 def own(folder: Path, mark: str) -> Path:
-    """The platform's own file, with deployments of this test's own."""
+    """The platform's file, with this test's deployments."""
     text = default_prefect_yaml().read_text()
     for name in ("experiment", "trial", "checkpoint-gc", "retrain", "pipeline", *TASK_FLOWS):
         text = text.replace(f"- name: {name}\n", f"- name: {name}-{mark}\n")

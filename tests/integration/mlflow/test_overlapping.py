@@ -1,7 +1,7 @@
 """Sixteen threads of MLflow's client and one that reads, at each place where they say something of one run.
 
-Nothing that was answered is lost. The same over the service's own addresses, and what else is changed in
-parts, is in `tests/integration/service_api/test_overlapping.py`.
+No answered change is lost. The same over the service's own addresses, and what else is changed in parts, is
+in `tests/integration/service_api/test_overlapping.py`.
 """
 
 from __future__ import annotations

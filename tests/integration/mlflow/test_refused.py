@@ -72,7 +72,7 @@ def test_the_pages_upload_files(cluster: Cluster) -> None:
 
 
 def test_values_and_names_of_metrics(cluster: Cluster) -> None:
-    """As MLflow's own server takes or refuses them."""
+    """Accepted and refused as by MLflow's server."""
     with cluster.api() as api:
         _, run = _run(api, "names of metrics")
         for key, value, status in (

@@ -115,7 +115,7 @@ class Tour:
         self.said.clear()
 
     def visit(self, page: Page) -> None:
-        """Opens the page anew, and waits until it shows its words and asks for nothing more."""
+        """Reload the page, and wait until it shows its words and sends no more requests."""
         self._driver.get("about:blank")
         self._driver.get(f"{self._service}/mlflow/#{page.path}")
         for words in page.words:

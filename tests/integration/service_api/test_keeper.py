@@ -83,7 +83,7 @@ class SlowRuns(FakeRuns):
 async def test_a_leader_does_not_write_outdated_rows(
     world: World, user: httpx.AsyncClient, service_app: FastAPI
 ) -> None:
-    """A leader that is slow settles the run of an experiment that was continued meanwhile: it is kept on."""
+    """A slow leader settles the run of an experiment that was continued meanwhile: the run stays kept."""
     number = await submit(user)
     runs = SlowRuns()
     await keep(service_app, runs)

@@ -1,6 +1,6 @@
 """Sixteen writers and one reader at each place where a request changes a part of a stored value.
 
-Nothing that was answered 200 is lost, neither at the end nor for a moment in between.
+No change that was answered with 200 is lost, neither at the end nor temporarily.
 """
 
 from __future__ import annotations

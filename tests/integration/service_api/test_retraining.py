@@ -1,4 +1,4 @@
-"""Retrainings: each step once, however often and at how many places it is asked for.
+"""Retrainings: each step runs once, even if several processes request it repeatedly.
 
 Rows replace the experiments' processes: the tests are about the run's use of their results.
 """
@@ -418,7 +418,7 @@ async def test_looks_for_new_data_leave_one_line(again: Retraining, service_app:
             (row,) = await again.world.rows(
                 sa.select(experiments.c.config).where(experiments.c.id == training)
             )
-            # Training is told which data was checked, and begins with the champion.
+            # The training gets the checked data's name, and begins with the champion.
             assert row.config["data"] == {"version": version}
             assert row.config["searcher"].get("source_checkpoint_uuid") == champion
             champion = challenger

@@ -1,4 +1,4 @@
-"""Another user changes nothing of mine: every route that changes something, asked by everybody.
+"""No other user can change my things: every changing route, called by every subject.
 
 :data:`REQUESTS` holds a request for each such route; a new route without one fails
 :func:`test_there_is_a_request_for_every_route_that_changes_something`.
@@ -433,7 +433,7 @@ def refusal(answer: httpx.Response) -> str | None:
     return (results[0]["error"] or None) if results else None
 
 
-# In one statement, as it is asked several times for each route.
+# In one statement, because the test runs it several times for each route.
 _EVERYTHING = sa.text(
     " UNION ALL ".join(
         f"SELECT '{table.name}' AS name, md5(string_agg(r::text, ' ' ORDER BY r::text)) AS rows"
@@ -545,7 +545,7 @@ async def test_a_training_process_lacks_its_owners_other_rights(
                 answer = await ask(asker, address, await submitted_by(world, own.leg.task_id))
                 assert answer.status_code not in PASSED_OVER, f"{where}: {answer.text}"
                 assert "token of allocation" not in (refusal(answer) or ""), where
-    # The checkpoints that it stored itself are its own to change and to delete.
+    # It may change and delete the checkpoints that it stored.
     for address, rule in RULES.items():
         if rule.kind in stored and rule.grant == Grant.OWNER:
             mine = Mine(own.leg, await store(own.leg, 2), own.user_id)

@@ -146,7 +146,7 @@ def test_packed_checkpoints_of_a_gang_and_in_the_background(
     resources = sdk.get_checkpoint(gangs).resources
     assert resources is not None
     assert set(resources) == {"shard-0", "shard-1", "metadata.json"}
-    # A pack of each worker that has several files; a file by itself is none.
+    # One pack for each worker with several files; a single file is not packed.
     assert f"{gangs}/shard-1" in keys(s3_server, section)
     for uuid in (gangs, background):
         (pack,) = [

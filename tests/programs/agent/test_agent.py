@@ -215,7 +215,7 @@ async def test_slots_that_come_and_go_and_what_a_leg_waits_for_are_told(
         await control.until(lambda: control.states)
         launcher.tell([Slot(7)])
         await control.until(lambda: len(control.states) == 2)
-        # A service that has forgotten the agent hears of the slots that there are by then.
+        # A service that has forgotten the agent gets the agent's present slots.
         control.session = "another"
         await control.until(lambda: len(control.registrations) == 2)
     first, second = control.states
@@ -270,7 +270,7 @@ def children_of(pid: int) -> list[psutil.Process]:
 def test_legs_survive_the_agent_and_are_adopted(
     config: AgentConfig, control: FakeControl, tmp_path: Path, launcher: str
 ) -> None:
-    """kill -9 of the agent: its fork server ends, training goes on and is known to the next agent."""
+    """kill -9 of the agent: its fork server ends, training goes on, and the next agent knows it."""
     control.model_defs["d1"] = archive(
         {
             "train.py": "import os, sys, time\nprint(os.getpid())\nwhile not os.path.exists(sys.argv[1]):"

@@ -190,7 +190,7 @@ def test_a_run_that_ended_by_itself_is_not_started_again(status: int | None) -> 
     relaunches, run = Relaunches(), uuid4()
     relaunches.started(run)
     assert not relaunches.is_due(run, Exit.of_status(status))
-    assert not relaunches.is_due(uuid4(), Exit(signal=9))  # one that was never noted
+    assert not relaunches.is_due(uuid4(), Exit(signal=9))  # a run without a record
 
 
 async def test_own_command_runs_in_a_shell() -> None:

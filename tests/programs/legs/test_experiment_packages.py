@@ -78,7 +78,7 @@ def test_later_trials_find_the_firsts_packages(legs: LegRunner, service: FakeSer
     assert "the experiment has installed psutil, so the program starts in a new interpreter" in (
         service.text("stderr", "agent")
     )
-    # One that installs the same.
+    # A trial that installs the same package.
     files = {"train.py": SEEN, "startup-hook.sh": hook, **WHEELS}
     assert run(legs, files, allocation_id="7.abe.1")["exit_code"] == 0
     assert service.text("stdout").count("is already installed with the same version") == 2

@@ -265,7 +265,7 @@ def test_a_link_in_the_working_directory_makes_nothing_elsewhere(
     if child == 0:
         found.enter(user, work)
         os._exit(17 if Path("out/place/work").is_dir() else 18)
-    # It is mounted over a layer of the process's own instead.
+    # It is mounted over a separate layer of the process instead.
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
     assert names(roots) == []
 

@@ -32,7 +32,7 @@ def scratch() -> set[Path]:
 
 @pytest.fixture(autouse=True)
 def own_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """So that nobody else's scratch is counted; short, for sockets."""
+    """A separate folder, so that only this test's scratch counts; short, for sockets."""
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)

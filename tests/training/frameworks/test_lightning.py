@@ -186,7 +186,7 @@ class Two(Line):
 
 
 class Endless(torch.utils.data.IterableDataset[Any]):
-    """Nobody knows its length."""
+    """Its length is unknown."""
 
     def __iter__(self) -> Any:
         return iter(loader(STEPS).dataset)

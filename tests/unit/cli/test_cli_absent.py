@@ -1,4 +1,4 @@
-"""Every command and option of Determined is here, or is known to be absent."""
+"""Every command and option of Determined exists here, or is listed as absent."""
 
 from __future__ import annotations
 

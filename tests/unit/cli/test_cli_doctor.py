@@ -236,7 +236,7 @@ def test_postgres_is_down() -> None:
         "service": "WARNING",
         "agent": "WARNING",
     }
-    # Nobody is told to kill what only waits.
+    # The doctor does not advise killing a process that only waits.
     assert "waits for postgres" in (here["agent"].advice or "")
 
 

@@ -282,7 +282,7 @@ def test_a_user_is_created(det: Det, service: FakeService) -> None:
         "password": salt_and_hash("eve's"),
         "isHashed": True,
     }
-    # Nobody gets a blank password because nothing was typed.
+    # Empty input does not set a blank password.
     asked = service.called("POST", "/api/v1/users")
     nothing = det("user", "create", "bob", input="")
     assert (nothing.exit_code, service.called("POST", "/api/v1/users")) == (1, asked)

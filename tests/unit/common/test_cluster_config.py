@@ -351,7 +351,7 @@ def test_defaults_of_tasks_lie_beneath_the_experiment() -> None:
     assert shared["environment"]["pod_spec"] == {"spec": {"hostNetwork": True}}
     assert "determinedai" in shared["environment"]["image"]["cpu"]
     assert submitted("b", 0, preemption_timeout=5)["preemption_timeout"] == 5
-    # The pool's own replace the cluster's as a whole.
+    # The pool's defaults replace the cluster's as a whole.
     own = submitted("a", 1)
     assert own["preemption_timeout"] is None
     assert own["environment"]["image"]["cuda"] == "own"

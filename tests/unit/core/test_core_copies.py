@@ -67,7 +67,7 @@ def test_a_restore_gets_the_verified_files(
     with manager.restore_path(verified) as path:
         assert tree(path) == FILES
         assert {entry.name for entry in path.iterdir()} == {"weights", "sub"}
-        # It is the caller's own: whatever is done to it harms nobody.
+        # The copy belongs to the caller, who may change it freely.
         (path / "weights").write_bytes(b"")
         assert list(Path(str(manager.copies)).iterdir()) == []
     assert not path.exists()

@@ -226,7 +226,7 @@ def test_a_damaged_index(manager: ObjectStorageManager, blobs: Memory, packs_: A
         "'", '"'
     ).encode()
     if packs_ == []:
-        # Nothing is packed: then these files ought to be objects.
+        # Without packing these files must be objects.
         with pytest.raises(errors.CheckpointCorrupted, match="part-000 is missing"):
             manager.verify("c")
     else:

@@ -209,7 +209,7 @@ TASKS = [
 ]
 # The table names a whole section only for fields that apply outside the cluster.
 SECTIONS = {"resources", "environment"}
-# They are the kind of the file, or one of several kinds that are looked at by themselves.
+# These fields name the kind of the file, or one of several kinds that are checked separately.
 APART = {"version", "internal", "searcher", "checkpoint_storage"}
 
 

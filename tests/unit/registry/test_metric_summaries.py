@@ -1,4 +1,4 @@
-"""Summaries of metrics: the same however the reports are cut into batches."""
+"""Summaries of metrics do not depend on the reports' batches."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_numbers_that_json_cannot_hold(spaces: int) -> None:
 def test_of_one_step_the_latest_and_then_the_largest_is_the_last_where_times_count(
     cut: int,
 ) -> None:
-    """As MLflow's own store has it, in whatever order and batches they come."""
+    """As in MLflow's store, for any order and batches."""
     start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     points = [
         (3, 50, 20.0),

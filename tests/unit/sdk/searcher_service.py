@@ -1,4 +1,5 @@
-"""A custom search's experiment in memory, behind a transport: its trials train the moment they are told to.
+"""A custom search's experiment in memory, behind a transport: its trials train at once when they get an
+operation.
 
 Keeps to the service's rules: events wait until they are answered, an answer takes its event and all before
 it off the queue, an event is answered once.
@@ -28,7 +29,7 @@ def metric_of(hparams: dict[str, Any], length: int) -> float:
 
 
 class Experiment:
-    """``fault(request)`` is asked before each POST of operations is taken, ``after`` after it."""
+    """``fault(request)`` is called before each POST of operations is accepted, ``after`` after it."""
 
     def __init__(self) -> None:
         self.state = "ACTIVE"

@@ -1,4 +1,4 @@
-"""Search runners: each event answered exactly once, whatever happens to the process."""
+"""Search runners: each event is answered exactly once, even if the process dies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ASHA = example().ASHA
 
 
 class Idle(ASHA):  # type: ignore[misc, valid-type]
-    """Makes no trials by itself."""
+    """Makes no trials."""
 
     def __init__(self) -> None:
         super().__init__(lambda rng: {}, max_trials=1, max_length=9)

@@ -286,7 +286,7 @@ def true_reasons(snapshot: Snapshot, request: Request) -> dict[type[Any], Reason
 
 
 def _settled(one: Waiting) -> Waiting | tuple[Request, type[Reason]]:
-    """For which of the agents that free slots a request waits may change: nobody loses by it."""
+    """The agent whose freed slots a request awaits may change, which delays no request."""
     return (one.request, SlotsComing) if isinstance(one.reason, SlotsComing) else one
 
 

@@ -187,7 +187,7 @@ def test_a_diverged_trial_does_not_hide_the_others() -> None:
     [
         ([1.0, 2.0, 3.0, 4.0, 1e9], 4),
         ([1.0, 2.0, 3.0, 4.0, 5.0], None),
-        # The best value is never left out, however far it is.
+        # The best value is never left out, even as an outlier.
         ([-1e9, 2.0, 3.0, 4.0, 5.0], None),
         ([1.0] * 9, None),
         ([1.0, 1e9], None),

@@ -82,7 +82,7 @@ def test_only_reading_is_declared_by_get() -> None:
     others = (Action.READ, Action.REPORT, Action.SERVE, Action.ENTER)
     rules = declared_rules()
     assert [a for a, r in rules.items() if a[0] == "GET" and r and r[0].action not in others] == []
-    # Nothing is changed by these, although they carry a body. MLflow's server sends changes to this service's
+    # These routes change nothing, although they have a body. MLflow's server sends changes to this service's
     # routes, with the user's rights; the route checks requests to Prefect (test_prefect_visitors).
     passed_on = ("/mlflow/{path}", "/prefect/{path}")
     reads = {
@@ -125,7 +125,7 @@ def test_rights_outside_the_table_cannot_be_declared() -> None:
 
 
 def test_every_route_checks_the_bounds_of_its_body(app: FastAPI) -> None:
-    """And none is analysed again when the first request comes, as included routers are."""
+    """And no route is analysed again at the first request, as included routers are."""
     ours = [route for route in app.router.routes if isinstance(route, APIRoute)]
     unchecked = [
         route.path

@@ -63,7 +63,7 @@ class Play:
         self.end(*names)
 
     def go_on(self) -> None:
-        """Decides; requests that are asked to stop do so at once, and wait again."""
+        """Make a decision; preempted allocations stop at once, and wait again."""
         for _ in range(20):
             self.decision = self.scheduler.decide(self.now)
             self.now = after(self.now, self.decision)
@@ -186,7 +186,7 @@ def test_a_gang_gets_all_its_agents_or_none() -> None:
     assert parts == [("a0", (0, 1)), ("a1", (0, 1)), ("a2", (0, 1))]
     pool.ask("odd", 5)
     assert isinstance(pool.decision.waiting[0].reason, TooWide)
-    # One that may spread unevenly needs a part of its last agent only, and leaves the rest.
+    # A gang that may spread unevenly needs only a part of its last agent, and leaves the rest free.
     pool.end("gang")
     pool.cancel("odd")
     pool.ask("uneven", 6, spread=Spread.UNEVEN)

@@ -69,7 +69,7 @@ class Visitor:
 
 @pytest.fixture
 def group() -> Iterator[LegGroup]:
-    """The leg's; without folders where none can be made."""
+    """The leg's control group; without folders if the agent cannot make any."""
     homes: list[Path] = []
     with contextlib.suppress(GroupsUnavailable):
         homes = leg_groups.homes(f"determined-test-{secrets.token_hex(4)}")

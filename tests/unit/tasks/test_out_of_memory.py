@@ -1,4 +1,4 @@
-"""Whose memory ran out: the machine's is nobody's fault, a container's is the trial's."""
+"""Out of memory: on the machine it does not count as the trial's failure, in a container it does."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_a_rank_that_left_with_a_line_is_the_reason_also_where_it_ended_last(wor
     ended = b"determined.launch: rank 0 ended with exit code 1, ending the others"
     for order in ([*left, *lost], [*lost, *left]):
         assert why(*order, ended) == "rank 1: last line of stderr: no data"
-    # Of two that said something nobody knows which one left.
+    # If two processes printed something, the cause of the end is unknown.
     assert (why(*lost, *left, *of_rank(2, [b"epoch 1"]), ended) or "").startswith("rank 0: Runtime")
 
 
