@@ -1,4 +1,4 @@
-"""Other accounts of this machine, for tests of who may read what. Only root can make them."""
+"""Other accounts of this machine, for tests of access rights. Only root can make them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from determined_deployments.local.component import RunAs
 
 @contextlib.contextmanager
 def made(count: int) -> Iterator[list[pwd.struct_passwd]]:
-    """New accounts, removed at the end, who can reach this interpreter. Skips the test without root.
+    """New accounts that can run this interpreter; they are removed at the end. Skips the test without root.
 
     Folders above the interpreter get the bit with which others pass through, as `cluster-up` does it.
     """

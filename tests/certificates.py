@@ -1,4 +1,4 @@
-"""A certificate that nobody trusts unless told to."""
+"""A certificate of an unknown authority."""
 
 from __future__ import annotations
 

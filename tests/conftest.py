@@ -22,8 +22,8 @@ from tests.local_cluster import LocalCluster
 # Before Prefect, as our processes do it.
 lean_jsonschema.import_it()
 
-# The processes of xdist read the same tests at the same time: who comes second finds the bytecode there. In
-# this process only: what tests start keeps to its environment.
+# The processes of xdist read the same tests at the same time: the second one finds the first one's bytecode.
+# In this process only: what tests start keeps to its environment.
 sys.dont_write_bytecode = False
 
 # Keras decides when it is imported; its default, TensorFlow, is not installed.
@@ -37,10 +37,9 @@ ALL = "all"
 os.environ.setdefault(VISIBLE_BEFORE, os.environ.get(VISIBLE, ALL))
 os.environ[VISIBLE] = ""
 
-# The same examples in every run, and few: a finding must not depend on who runs the tests, and the minutes
-# of CI are counted. To search for more, other ones each time:
-# HYPOTHESIS_PROFILE=thorough pytest tests/unit/service tests/unit/searchers tests/unit/expconf
-# (Too slow is what an example's making is on a machine that others keep busy.)
+# Run few examples, the same in every run: a finding must not depend on the run, and CI time is limited.
+# (too_slow is suppressed because a busy machine makes examples slowly.) To search with other examples each
+# time: HYPOTHESIS_PROFILE=thorough pytest tests/unit/service tests/unit/searchers tests/unit/expconf
 hypothesis.settings.register_profile(
     "repeatable",
     derandomize=True,
@@ -132,10 +131,10 @@ TOGETHER = (
 
 
 class Shares(LoadScopeScheduling):
-    """Share the tests of `make test` out to its processes, each of which has its own cluster.
+    """Distribute the tests of `make test` over its processes; each process has a separate cluster.
 
-    Whoever is through takes the next file, or what stays together, in the order of collection: the suites
-    with clusters come first, and files that last a second or two come last, so that all end together.
+    A free process takes the next file or group, in the order of collection: the suites with clusters come
+    first, and files that last a second or two come last, so that all end together.
     """
 
     def _split_scope(self, nodeid: str) -> str:

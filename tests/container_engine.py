@@ -43,7 +43,7 @@ def is_up() -> bool:
 @contextlib.contextmanager
 def running() -> Iterator[str | None]:
     """An engine within the block: the machine's own, else one that is started, after Debian's package was
-    installed if it must be. Yields why there is none, or None.
+    installed if it must be. Yields the reason why no engine can run, or None.
     """
     if is_up():
         yield None
@@ -167,11 +167,11 @@ class Engine:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """As `systemctl stop docker`: without live-restore its containers end with it."""
+        """Like `systemctl stop docker`: without live-restore the engine's containers end with the engine."""
         _end(self._dockerd, signal.SIGTERM)
 
     def kill(self) -> None:
-        """``kill -9`` of dockerd: what runs goes on until its next start, which ends it (without
+        """``kill -9`` of dockerd: its containers go on until its next start, which ends them (without
         live-restore)."""
         _end(self._dockerd, signal.SIGKILL)
 
@@ -186,14 +186,14 @@ class Engine:
             log.close()
 
     def close(self) -> None:
-        """Ends all of it, with its containers."""
+        """End the engine and its containers."""
         with contextlib.suppress(AssertionError):
             self.start()
             for name in containers():
                 remove(name)
         self.stop()
         _end(self._containerd, signal.SIGTERM)
-        # What an engine that was killed had mounted.
+        # The mounts that a killed engine left.
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
             if (target := line.split()[1]).startswith(f"{self._folder}/"):
                 subprocess.run(["umount", "--lazy", target], check=False)
@@ -201,8 +201,9 @@ class Engine:
 
 @contextlib.contextmanager
 def bridge() -> Iterator[tuple[str, list[str]] | str]:
-    """A network for containers from which they reach this machine and nothing else, within the block: the
-    machine's address there and the engine's options; or why there is none. Nobody's packet filter is touched.
+    """Within the block, a container network that reaches only this machine. Yields the machine's address in
+    the network and the engine's options, or the reason why the network cannot be made. Nobody's packet filter
+    is touched.
     """
     ip, address = shutil.which("ip"), "10.213.7.1"
     if ip is None or os.geteuid() != 0:
@@ -290,7 +291,7 @@ def _archive(files: Iterable[Path]) -> bytes:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         above = {str(one).lstrip("/") for path in files for one in path.parents} - {""}
-        # All of them: an engine gives what it has to make itself to root alone.
+        # Make all of them, because directories that the engine makes belong to root.
         for folder in sorted({"tmp", "root", "etc", "proc", "sys", "dev", "bin", *above}):
             info = tarfile.TarInfo(folder)
             info.type, info.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755

@@ -21,7 +21,7 @@ class EngineLog:
         self._file.close()
 
     def lines(self) -> list[str]:
-        """Those of its standard output, in the order in which the engine wrote them down."""
+        """The lines of its standard output, in the order of the engine's log."""
         self._file.seek(0)
         content = self._file.read()
         found, at = [], 0

@@ -1,7 +1,7 @@
 """Runs command after command of one program without its imports, which take longer than most commands.
 
 A process of the program's own interpreter imports it once, and each command is a fork of that process with
-the arguments, the environment and the directory of the command, as if it had been started anew.
+the arguments, the environment and the directory of the command, like a newly started process.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ LARGEST = 1 << 20
 
 
 class ForkServer:
-    """``python``: the interpreter; ``modules``: what it imports beforehand, ``package.*`` with all that is in
-    it; ``env``: its environment then."""
+    """``python``: the interpreter; ``modules``: modules to import beforehand, ``package.*`` for a package
+    with all its modules; ``env``: its environment then."""
 
     def __init__(self, python: str, modules: Sequence[str], env: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="determined-fork-")
         self._path = f"{self._folder.name}/socket"
-        # Its end is the end of this process: nobody writes, and it sees the end of the file.
+        # The pipe ends with this process: nobody writes to it, so the reader sees the end of the file.
         self._process = subprocess.Popen(
             [python, "-P", __file__, self._path, *modules],
             env=env,
@@ -88,7 +88,7 @@ class ForkServer:
 def fork_server(
     python: str, modules: Sequence[str], settings: tuple[tuple[str, str], ...]
 ) -> ForkServer:
-    """One for the session. ``settings``: of its environment what the imports may depend on."""
+    """One for the session. ``settings``: the environment variables on which the imports may depend."""
     foreign = ("DET_", "PREFECT_", "PYTEST_", "PYTHON", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return ForkServer(python, modules, {**kept, **dict(settings)})
@@ -103,7 +103,7 @@ def _serve(path: str, modules: Sequence[str]) -> None:
                 if not each.name.endswith(".__main__"):
                     with contextlib.suppress(
                         ImportError
-                    ):  # of what is not installed, or only explained
+                    ):  # of packages that are not installed, or that an error message explains
                         importlib.import_module(each.name)
     gc.freeze()  # what is there stays as it is, in memory that all forks share
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -117,7 +117,7 @@ def _serve(path: str, modules: Sequence[str]) -> None:
 
 
 def _accept(listener: socket.socket) -> NoReturn:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a command's attendant ended
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing reads its exit code
     while True:
         connection, _ = listener.accept()
         if os.fork() == 0:
@@ -169,7 +169,7 @@ def _execute(args: list[str], env: dict[str, str], cwd: str) -> NoReturn:
     if isinstance(code, str):
         print(code, file=sys.stderr)
         code = 1
-    # What the end of an interpreter does. It would also take all modules apart, which takes half a second.
+    # The steps at the end of an interpreter. It would also take all modules apart, which takes half a second.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -28,7 +28,7 @@ def _caches() -> Path:
 
 
 def kept(name: str, install: Callable[[Path], None]) -> Path:
-    """The directory ``name`` among the tests' caches; ``install`` fills it where it is not there yet."""
+    """The directory ``name`` among the tests' caches; ``install`` fills it if it does not exist yet."""
     home = _caches() / name
     # Two test sessions may come here at once; the mark tells a whole installation from a begun one.
     with FileLock(f"{home}.lock"):
@@ -42,8 +42,8 @@ def kept(name: str, install: Callable[[Path], None]) -> Path:
 def from_debian(
     programs: Sequence[str], packages: Sequence[str], *, recommended: bool = False
 ) -> str | None:
-    """Installs Debian's ``packages`` where one of ``programs`` is not there yet; why that cannot be, or None.
-    ``recommended``: with what they recommend.
+    """Install Debian's ``packages`` if one of ``programs`` is missing. Returns the reason for a failure, or
+    None. ``recommended``: with their recommended packages.
 
     The processes of a test run come here at the same time, and apt-get serves one at a time. Who finds the
     programs there waits for the end of an installation, too: they come before their configuration.
@@ -88,7 +88,8 @@ def install_into(home: Path, what: str, *packages: Sequence[str]) -> Path:
     """Makes a virtual environment at ``home`` and installs into it, each of ``packages`` with one pip; its
     interpreter. Skips the test that asks when it fails.
 
-    Without a pip of its own, and without bytecode of what nobody imports: both take longer than the rest.
+    Without a separate pip, and without bytecode of modules that nobody imports: both take longer than the
+    rest.
     """
     python = home / "bin" / "python"
     run_or_skip(what, [sys.executable, "-m", "venv", "--without-pip", str(home)])

@@ -12,8 +12,8 @@ def listening() -> socket.socket:
     """Listens on a free port of this machine.
 
     The socket says that it is TCP, which ``socket.socket()`` leaves open. asyncio sets TCP_NODELAY only for
-    sockets that say so. Without it, the second part of each answer waits 40 ms for the acknowledgement of the
-    first. A service that is given a host and a port, as ours is, always has it.
+    sockets whose protocol is TCP. Without it, the second part of each answer waits 40 ms for the
+    acknowledgement of the first. A service that is given a host and a port, as ours is, always has it.
     """
     listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
@@ -23,7 +23,7 @@ def listening() -> socket.socket:
 
 @contextmanager
 def answering(answer: bytes | None) -> Iterator[int]:
-    """A program on a port of this machine that says ``answer`` to everybody; None: nothing at all."""
+    """A program on a port of this machine that says ``answer`` to everybody; None: no variable."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         held: list[socket.socket] = []
 

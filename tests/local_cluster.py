@@ -96,8 +96,8 @@ class LocalCluster:
         return self.det("deploy", "local", "cluster-down", timeout=TIMEOUT_S)
 
     def end(self) -> None:
-        """Ends every process at once, where the data go, too. `cluster-down` takes seconds, in which what
-        runs comes to a good end; tests/integration/test_local_cluster.py is about it.
+        """Ends every process at once, where the data go, too. `cluster-down` takes seconds, because it ends
+        running processes in order; tests/integration/test_local_cluster.py tests it.
         """
         layout = Layout(self.data_dir)
         state = states.load(layout)
@@ -106,7 +106,7 @@ class LocalCluster:
         # By this signal Postgres ends at once, and with SIGKILL it would leave its shared memory behind.
         if (server := daemon.running(layout, postgres.NAME)) is not None:
             daemon.stop(server, ((signal.SIGQUIT, 5.0),))
-        # Those that are killed may have started others meanwhile.
+        # Killed processes may have started others meanwhile.
         while left := list(daemon.members(state.marker)):
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -158,7 +158,7 @@ class LocalCluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Tests that a shell has started in the background ignore it, and so would this.
+            # A shell's background job ignores the signal, and so would this process.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None and process.stderr is not None
@@ -183,7 +183,7 @@ class LocalCluster:
         return int(done.stdout.split()[-1])
 
     def session(self) -> Session:
-        """Of the user `determined`, logged in without a trace in the home of who runs the tests."""
+        """A client of the user `determined`, logged in without a file in the home of the tests' user."""
         record = json.loads((self.data_dir / "cluster.json").read_text())
         where = (record["master_url"], record["passwords"]["determined"])
         if where not in self._sessions:
@@ -231,14 +231,14 @@ class LocalCluster:
         return self.det("experiment", "logs", str(experiment_id)).stdout
 
     def wait_for_lines(self, experiment_id: int, word: str, count: int = 1) -> list[str]:
-        """The log's lines with ``word``, once there are ``count`` of them."""
+        """Wait for ``count`` lines of the log with ``word`` and return them."""
 
         def logs() -> str:
-            # The command fails as long as there is no trial.
+            # The command fails until the trial exists.
             return self.det("experiment", "logs", str(experiment_id), check=False).stdout
 
         def found() -> list[str] | None:
-            # What the command prints is asked for when it may have the lines: it takes half a second.
+            # Run the command only when the log may have the lines, because it takes half a second.
             if sum(word in line for line in self._written(experiment_id)) < count:
                 return None
             lines = [line for line in logs().splitlines() if word in line]

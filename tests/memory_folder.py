@@ -1,7 +1,7 @@
-"""Where tests put databases and clusters: in memory, where there is enough of it.
+"""The folder for databases and clusters of tests: in memory, if the machine has enough.
 
-Each test has a database of its own, which is 700 files: on a disk that others use, too, making them takes ten
-times the CPU, and each commit of a cluster's own Postgres waits for the disk.
+Each test has a separate database of 700 files. On a shared disk, making them takes ten times the CPU, and
+each commit of a cluster's Postgres waits for the disk.
 """
 
 from __future__ import annotations

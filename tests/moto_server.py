@@ -1,10 +1,10 @@
 """moto's S3 server, which keeps all in memory, with buckets that outlive its process.
 
-``python -m tests.moto_server PORT FOLDER [SECONDS]``: for each bucket that the folder has a
-directory of, every object that is put (in one piece) is a file in it, called by its key in percent encoding,
-before the answer goes out; what is there at the start is in the bucket. SECONDS: how long every PUT takes
-longer, as if the server were far away. Beside a FOLDER there may be a file ``hold``: every PUT waits until
-it is gone.
+``python -m tests.moto_server PORT FOLDER [SECONDS]``: for each bucket that the folder has a directory of,
+every object that is put (in one piece) is a file in it, called by its key in percent encoding, before the
+answer goes out; files that exist at the start are objects of the bucket. SECONDS: how long every PUT takes
+longer, as if the server were far away. Beside a FOLDER there may be a file ``hold``: every PUT waits until it
+is gone.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def azurite_program() -> str:
     """Microsoft's emulator of Azure Blob Storage: AZURITE, else from npm. Skips where npm is missing."""
 
     def install(home: Path) -> None:
-        # Its packages' scripts compile what it does not need here, with headers from yet another site.
+        # Its packages' scripts compile modules that the tests do not need, with headers from another site.
         quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts"]
         package = f"azurite@{AZURITE_VERSION}"
         run_or_skip(package, ["npm", "install", *quiet, "--prefix", str(home), package])

@@ -1,4 +1,4 @@
-"""Many small experiments at once, for tests that look at how each of them ended."""
+"""Many small experiments at once, for tests of their ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print("the end")
 
 @dataclass(frozen=True)
 class Case:
-    """A model directory and what to do with it; ``more`` is further YAML."""
+    """A model directory and its configuration; ``more`` is further YAML."""
 
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     entrypoint: str = "python3 script.py"
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def client(cluster: LocalCluster) -> Determined:
-    """The SDK, logged in, without a trace in the home directory of who runs the tests."""
+    """The SDK, logged in, without a file in the home directory of the tests' user."""
     record = json.loads((cluster.data_dir / "cluster.json").read_text())
     url, password = record["master_url"], record["passwords"]["determined"]
     return Determined._with_session(

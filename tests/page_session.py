@@ -1,6 +1,6 @@
 """Runs the blocks of a page as printed: in one shell, in a copy of the working tree, with a home that is new.
 
-How blocks are marked stands in tests/README.md.
+tests/README.md describes the marks of blocks.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def run(
 ) -> None:
     """Run the blocks of ``page`` in ``checkout``, with its files in ``place``.
 
-    ``env``: variables of the shell. ``names``: by what pages print (:data:`ADDRESS`, paths, names), what is
-    here instead. Raises AssertionError with the page's line for a block that fails, or that does not print
-    what the page says.
+    ``env``: variables of the shell. ``names``: maps texts of the pages (:data:`ADDRESS`, paths, names) to
+    their values here. Raises AssertionError with the page's line for a block that fails, or that does not
+    print what the page says.
     """
     names = names or {}
     printed_names = {here: there for there, here in names.items()}

@@ -1,6 +1,6 @@
 """What README and docs print: blocks of code, the marks before them, links, and `det` commands.
 
-How blocks are marked stands in tests/README.md.
+tests/README.md describes the marks of blocks.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from tests import installed
 
 
 def require() -> None:
-    """Installs openssh-server where it is not there yet; skips the test that asks when that cannot be."""
+    """Install openssh-server if it is missing; skip the requesting test if that fails."""
     why = _missing()
     if why is not None:
         pytest.skip(why)

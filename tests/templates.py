@@ -1,4 +1,4 @@
-"""Templates of `det init`, tried as a newcomer does: what it prints is typed, in order."""
+"""Templates of `det init`, tried like a newcomer: the test runs the printed commands, in order."""
 
 from __future__ import annotations
 

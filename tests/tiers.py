@@ -1,12 +1,12 @@
 """The long suites, and the sources that concern them.
 
-`make test` runs everything but the long suites, and `make test-all` everything. `.ci/run` also runs those of
-the long suites that are concerned by what has changed since the commit in `tests/GREEN`: the last one at
-which everything was green. Whoever runs `make test-all` to a green end writes that commit's id there.
+`make test` runs everything but the long suites, and `make test-all` everything. `.ci/run` also runs the long
+suites concerned by the changes since the commit in `tests/GREEN`, the last commit at which everything was
+green. After a green run of `make test-all`, write that commit's id there.
 
-``python -m tests.tiers [COMMIT]`` prints pytest's options: without a commit, those that leave all long suites
-out; with one, those that leave out what the changes since then do not concern, and says on standard error
-which suites these are.
+``python -m tests.tiers [COMMIT]`` prints pytest's options: without a commit, options that leave out all long
+suites; with one, options that leave out the suites not concerned by the changes since then, and prints these
+suites on standard error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGES = "pages"
 LONG: dict[str, tuple[str, ...]] = {
     # Processes die all the time.
     CHAOS: ("tests/chaos", "tests/integration/agent/test_recovery.py"),
-    # Clusters of their own that start, stop, break and grow.
+    # Separate clusters that start, stop, break and grow.
     CLUSTERS: (
         "tests/integration/deployments",
         "tests/integration/disposable",
@@ -132,12 +132,12 @@ def row_of(path: str) -> str | None:
 
 
 def concerned(paths: Iterable[str]) -> set[str]:
-    """The long suites that run for a change of ``paths``: those that the table names, and changed ones."""
+    """The long suites that run for a change of ``paths``: suites that the table names, and changed suites."""
     found: set[str] = set()
     for path in paths:
         of_suite = {name for name, places in LONG.items() if any(_is_in(path, p) for p in places)}
         row = row_of(path)
-        # A document at the top concerns nothing; what nobody has thought of concerns everything.
+        # A document at the top concerns no suite; an unlisted path concerns every suite.
         rest = () if "/" not in path and path.endswith((".md", "LICENSE")) else ALL
         found |= of_suite or set(CONCERNS[row] if row is not None else rest)
     return found
@@ -154,7 +154,7 @@ def left_out(wanted: Iterable[str]) -> list[str]:
 
 
 def changed_since(commit: str) -> list[str] | None:
-    """Files, also those of changes that are not committed; None: the history does not reach so far."""
+    """Files, also uncommitted changes; None: the history does not reach so far."""
     command = ["git", "diff", "--name-only", "-z", commit, "--"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return None if done.returncode else [path for path in done.stdout.split("\0") if path]

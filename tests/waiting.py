@@ -1,7 +1,7 @@
 """Waiting for what another process, thread or task brings about.
 
-A test waits for the event that it means, never for a number of seconds. The time limits here only end
-a test that would otherwise hang: they are far above what a busy machine needs, and no test asserts them.
+A test waits for an event, never for a number of seconds. The time limits here only end a test that would
+otherwise hang: they are far above what a busy machine needs, and no test asserts them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Wait:
 
     def pause(self) -> float:
         """Waiting uses a quarter of a core where questions are cheap, and half a core at the most: in the
-        first seconds. Who answers uses as much, and what is waited for needs the cores.
+        first seconds. The answering process uses as much, and the awaited work needs the cores.
         """
         now = time.monotonic()
         took = now - self._asked_at

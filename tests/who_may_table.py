@@ -1,4 +1,4 @@
-"""What each kind of token may, rule by rule: the table of docs/operate/security.md, and of the tests.
+"""The rights of each kind of token, rule by rule: the table of docs/operate/security.md, and of the tests.
 
 Three tests hold it true: the rules of access decide as it says (``unit/service/test_access_rules.py``, which
 also compares it with the page), and so do all routes (``integration/service_api/test_all_tokens.py``).
@@ -34,7 +34,7 @@ _CELLS: dict[Grant, tuple[str, ...]] = {
 
 
 def cells(action: Action, kind: Kind) -> dict[str, str]:
-    """By column, what the rule says of a thing of this kind: :data:`YES`, :data:`NO`, :data:`OWN`, …"""
+    """By column, the rule's answer for a thing of this kind: :data:`YES`, :data:`NO`, :data:`OWN`, …"""
     grant = RULES[action, kind]
     if grant == Grant.SERVING:
         supervised = kind == Kind.ALLOCATION

@@ -11,7 +11,7 @@ from typing import Any
 def work_of(call: Callable[[], object]) -> int:
     """The number of bytecode instructions that ``call`` runs in this thread.
 
-    What a function written in C does inside counts as one.
+    A call of a function written in C counts as one.
     """
     count = 0
 

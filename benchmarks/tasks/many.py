@@ -60,14 +60,14 @@ def main():
 
 
 @dataclass(frozen=True)
-class Seen:
+class Footprint:
     """What the processes of the cluster use. ``memory``: bytes by component, the service's without proxy."""
 
     memory: dict[str, int]
     descriptors: dict[str, int]
 
 
-def look(cluster: Cluster) -> Seen:
+def look(cluster: Cluster) -> Footprint:
     """The service, the proxy, and the agent with its zygotes, but without what they run for tasks."""
     groups: dict[str, list[psutil.Process]] = {"service": [], "proxy": [], "agent": []}
     for name, tree in cluster.processes().items():
@@ -81,7 +81,7 @@ def look(cluster: Cluster) -> Seen:
     for name, found in groups.items():
         memory[name] = sum(process.memory_full_info().pss for process in found)
         descriptors[name] = sum(process.num_fds() for process in found)
-    return Seen(memory, descriptors)
+    return Footprint(memory, descriptors)
 
 
 def _is_for_task(process: psutil.Process) -> bool:
@@ -225,14 +225,14 @@ class Notebooks:
             writer.close()
 
 
-def _print(name: str, seen: Seen, tasks: list[psutil.Process]) -> None:
+def _print(name: str, usage: Footprint, tasks: list[psutil.Process]) -> None:
     memory = 0
     for process in tasks:
         with contextlib.suppress(psutil.Error):
             memory += process.memory_full_info().pss
     parts = [
-        f"{part} {seen.memory[part] / 1e6:6.0f} MB {seen.descriptors[part]:4d} descriptors"
-        for part in seen.memory
+        f"{part} {usage.memory[part] / 1e6:6.0f} MB {usage.descriptors[part]:4d} descriptors"
+        for part in usage.memory
     ]
     print(
         f"{name:8} {' | '.join(parts)} | tasks {len(tasks):4d} processes {memory / 1e6:6.0f} MB",

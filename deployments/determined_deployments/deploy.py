@@ -16,7 +16,7 @@ from uuid import UUID
 
 from determined_deployments import plain_entries, prefect_yaml
 from determined_deployments.prefect_yaml import PrefectYamlError
-from determined_deployments.registration import Record, Seen, register_entry
+from determined_deployments.registration import Record, RegistrationState, register_entry
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
@@ -55,8 +55,8 @@ async def is_registered(client: PrefectClient, prefect_yaml_path: Path | None = 
     known = [print_ for print_ in prints if print_ is not None]
     if not known or len(known) < len(declared):
         return False
-    seen = await Seen.read(client, [entry["name"] for entry in declared])
-    return all(seen.find(print_) is not None for print_ in known)
+    state = await RegistrationState.read(client, [entry["name"] for entry in declared])
+    return all(state.find(print_) is not None for print_ in known)
 
 
 async def register(
@@ -84,10 +84,12 @@ async def register(
     with contextlib.chdir(path.parent):
         async with get_client() as client:
             plain = [entry.config["name"] for entry in entries if entry.fingerprint]
-            seen = await Seen.read(client, plain) if plain else Seen({}, {})
+            state = (
+                await RegistrationState.read(client, plain) if plain else RegistrationState({}, {})
+            )
             for entry in entries:
                 try:
-                    name, deployment_id, record = await register_entry(client, entry, seen)
+                    name, deployment_id, record = await register_entry(client, entry, state)
                 except Exception as error:  # the flow's module, too, is imported here
                     if (away := _prefect_is_away(error)) is not None:
                         raise away from None

@@ -79,7 +79,7 @@ MOST = 200
 
 
 @dataclass(frozen=True)
-class Seen:
+class RegistrationState:
     """Prefect's state when the registration began, read with two questions.
 
     ``records``: by their variables' names; ``deployments``: the names of ids.
@@ -89,7 +89,7 @@ class Seen:
     deployments: dict[str, str]
 
     @classmethod
-    async def read(cls, client: PrefectClient, names: Iterable[str]) -> Seen:
+    async def read(cls, client: PrefectClient, names: Iterable[str]) -> RegistrationState:
         """``names``: of deployments, without those of their flows."""
         from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
 
@@ -117,7 +117,7 @@ def _variable(name: str) -> str:
 
 
 async def register_entry(
-    client: PrefectClient, entry: Entry, seen: Seen
+    client: PrefectClient, entry: Entry, state: RegistrationState
 ) -> tuple[str, UUID, Record | None]:
     """Creates or updates the deployment; returns its full name and id. The working directory must be the
     file's.
@@ -132,14 +132,14 @@ async def register_entry(
     resolved = entry.config if print_ else await _resolved(entry)
     flow: Any = load_flow_from_entrypoint(resolved["entrypoint"])
     name = f"{flow.name}/{resolved['name']}"
-    if print_ and (known := seen.find(print_)) is not None:
+    if print_ and (known := state.find(print_)) is not None:
         return name, known, None
     schedules = resolved.get("schedules") or []
     parts = [print_] if print_ else [resolved, entry.config, entry.actions, _place(entry)]
     says = digest([*parts, _interface(flow)])
     given = [key for key, value in entry.config.items() if value is not None]
     triggers = digest(entry.config.get("triggers"))
-    if print_ and resolved["name"] not in seen.deployments.values():
+    if print_ and resolved["name"] not in state.deployments.values():
         deployment_id = await _create_plain(client, entry, flow)
         logger.info("deployment %s registered", name)
         return name, deployment_id, Record(str(deployment_id), says, {}, triggers, given, print_)

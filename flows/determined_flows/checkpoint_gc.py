@@ -27,7 +27,7 @@ from determined.common.wire.deletions import (
     Deleted,
     DeletionEnd,
     DeletionWork,
-    Place,
+    StorageDeletions,
 )
 from determined.common.wire.legs import LogLine
 from determined.common.wire.message import Message
@@ -114,7 +114,7 @@ class Deletion:
             if overdue or len(self._left) >= TELL_AFTER:
                 self._tell()
 
-    def _clear(self, manager: storage.StorageManager, place: Place) -> None:
+    def _clear(self, manager: storage.StorageManager, place: StorageDeletions) -> None:
         """Deletes files that belong to no checkpoint known to the service."""
         try:
             if place.unfinished_of:

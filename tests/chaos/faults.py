@@ -1,5 +1,4 @@
-"""The faults that the suite makes. Each fault has passed when its function returns, but for its
-consequences."""
+"""The faults that the suite makes. Each fault is over when its function returns; its consequences are not."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ CONTAINERS_S = 5.0
 
 @dataclass(frozen=True)
 class Fault:
-    """``inject`` answers whether there was anything to do it to. ``weight``: how often it is chosen among
-    those of its lane. ``docker``: there must be an agent with containers for it."""
+    """``inject`` answers whether there was anything to do it to. ``weight``: its relative frequency in its
+    lane. ``docker``: there must be an agent with containers for it."""
 
     name: str
     weight: float
@@ -40,7 +39,7 @@ def kill_training(world: World, random: Random) -> bool:
 
 
 def kill_supervisor(world: World, random: Random) -> bool:
-    """The supervisor of a leg, so that its training process is on its own."""
+    """Kill the supervisor of a leg, so that its training process runs without one."""
     legs = [leg for agent in world.agents for leg in agent.legs()]
     return bool(legs) and _kill(random.choice(legs).supervisor)
 
@@ -256,7 +255,7 @@ def restart_engine(world: World, random: Random) -> bool:
 
 
 def _containers(world: World) -> list[str]:
-    """Waits for some, but not for ever."""
+    """Waits for some, with a limit."""
     deadline = time.monotonic() + CONTAINERS_S
     while True:
         found = [name for agent in world.agents for name in agent.containers()]
@@ -323,7 +322,7 @@ def pause_and_activate(world: World, random: Random) -> bool:
         with world.session() as session, contextlib.suppress(errors.BadRequestException):
             session.post(f"/api/v1/experiments/{random.choice(rows)[0]}/pause")
             time.sleep(random.uniform(0, 0.5))
-    # All of them: an earlier attempt may have failed.
+    # Start all of them, because an earlier attempt may have failed.
     world.activate_paused()
     return bool(rows)
 
@@ -379,8 +378,8 @@ def kinds(docker: bool = False) -> set[str]:
 def schedule(
     lane: str, random: Random, made: Container[str], docker: bool = False
 ) -> Iterator[Fault]:
-    """Every kind of fault of the lane once, again where it is not among those that were ``made``; then by
-    chance. None where the lane has none."""
+    """Yield every kind of fault of the lane once, and once more if it is not in ``made``; then random kinds.
+    None where the lane has none."""
     faults = [fault for fault in FAULTS if fault.lane == lane and (docker or not fault.docker)]
     if not faults:
         return

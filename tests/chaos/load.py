@@ -1,4 +1,4 @@
-"""What is trained meanwhile: searches whose every number is known beforehand."""
+"""The load during the faults: searches whose numbers are all known in advance."""
 
 from __future__ import annotations
 

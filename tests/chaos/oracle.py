@@ -1,4 +1,4 @@
-"""The conditions that must hold when everything has come to rest, after any faults."""
+"""The conditions that must hold after all faults have stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTLE_S = 150.0
 
 @dataclass
 class Verdict:
-    """``wrong``: what is not as it must be, in words. The rest are counts of what was looked at."""
+    """``wrong``: the violations found, as sentences. The other fields count the checked rows."""
 
     wrong: list[str] = field(default_factory=list)
     experiments: int = 0
@@ -186,7 +186,8 @@ def _judge_leftovers(conn: Any, verdict: Verdict, world: World) -> None:
         time.sleep(0.5)
         left = _training_processes(world)
     verdict.expect(not left, f"processes of ended trials: {left}")
-    # A leg's end is told before its container and its files are removed, which may take a busy engine long.
+    # The supervisor reports a leg's end before it removes the container and files, which may take a busy
+    # engine long.
     deadline = time.monotonic() + END_OF_LEGS_S
     for agent in world.agents:
         while agent.legs() and time.monotonic() < deadline:

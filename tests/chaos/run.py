@@ -1,5 +1,5 @@
-"""``python -m tests.chaos.run SECONDS [SEED] [--docker]``: searches on a cluster where something goes wrong
-all the time; then everything comes to rest, and is compared with runs in which nothing happened.
+"""``python -m tests.chaos.run SECONDS [SEED] [--docker]``: searches on a cluster under continuous faults;
+then the faults stop, and the results are compared with runs without faults.
 
 ``--docker``: the trials of one of the two agents run in containers, of an engine that fails, too.
 ``make chaos FOR=600 SEED=1``. The same seed chooses the same faults and searches; when each one meets
@@ -87,7 +87,7 @@ def run(
     """One chaos run in ``folder``; ``look`` is shown the end of it. ``engine``: of the second agent.
     ``each_once``: it ends sooner, when every kind of fault was made.
 
-    Raises AssertionError when something does not come to an end.
+    Raises AssertionError when a process or wait does not end.
     """
     report = Report(seed)
     world = World(folder, long_stops=seconds >= LONG_RUN_S, engine=engine)
@@ -143,7 +143,7 @@ def _inject(
         try:
             happened = fault.inject(world, random)
         except UNREACHABLE:
-            continue  # what it needed was just being killed
+            continue  # a process that it needs was just being killed
         except Exception as error:
             report.broken.append(f"{fault.name}: {type(error).__name__}: {error}")
             traceback.print_exc()

@@ -69,7 +69,7 @@ def test_nothing_is_lost() -> None:
     assert report.verdict.experiments >= 2
     # Not all kinds on a slow machine, but most.
     assert len(report.faults) > len(faults.kinds(engine is not None)) / 2, report.lines()
-    # The oracle can tell: each thing that was broken afterwards is one more that it names.
+    # The oracle works: it names each of the faults made after the run.
     wrong = [len(verdict.wrong) for verdict in found.values()]
     assert wrong == sorted(set(wrong)), {name: verdict.wrong for name, verdict in found.items()}
     assert wrong[0] > 0

@@ -57,7 +57,7 @@ def test_a_search_goes_on_after_a_power_cut(cluster: LocalCluster, tmp_path: Pat
     assert [(t["requestId"], t["hparams"], t["seed"]) for t in found] == [
         (t.request_id, t.hparams, t.seed) for t in expected
     ]
-    # Power cuts are nobody's fault.
+    # A power cut does not count as a failure of the trial.
     assert {(trial["state"], trial["restarts"]) for trial in found} == {("COMPLETED", 0)}
     for trial in found:
         assert cluster.reported(trial["id"], "training") == list(range(1, 121))

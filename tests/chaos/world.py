@@ -101,8 +101,8 @@ class AgentProcess:
 
 @dataclass
 class World:
-    """:meth:`up` first, :meth:`down` last. ``storage``: where checkpoints go; ``small_disk``: whether
-    that is a disk of its own, which may be filled; ``long_stops``: whether some stops last so long that
+    """:meth:`up` first, :meth:`down` last. ``storage``: where checkpoints go; ``small_disk``: whether the
+    folder is a separate disk, which may be filled; ``long_stops``: whether some stops last so long that
     others take them for death; ``engine``: of the second agent, whose trials run in containers and which has
     a pool of its own."""
 
@@ -131,7 +131,7 @@ class World:
             for name, value in os.environ.items()
             if not name.startswith(("DET_", "PREFECT_"))
         }
-        # `cluster-down` finds by it what is left of the cluster.
+        # `cluster-down` uses it to find remaining processes of the cluster.
         env[daemon.MARKER] = state.marker
         env[WITHOUT_TORCH] = "1"
         for number in (1, 2):
@@ -155,7 +155,7 @@ class World:
                     "resource_pool": CONTAINERS,
                     "launcher": "docker",
                     "container": {"images": {"cpu": image}, "harness": "mounted"},
-                    # Its user is no administrator, and names the storage of the experiments.
+                    # Its user is not an administrator, and names the storage of the experiments.
                     "security": {"containers": {"host_paths": ["/"]}},
                 }
             agent = AgentProcess(settings["agent_id"], folder, proxy, settings, env, engine)
@@ -172,7 +172,7 @@ class World:
             subprocess.run(["umount", "-l", str(self.storage)], check=False)
 
     def heal(self) -> None:
-        """Ends every fault: all that was killed is started, all that was stopped goes on."""
+        """End every fault: start the killed processes and resume the stopped ones."""
         for process in self.members():
             with contextlib.suppress(psutil.Error):
                 if process.status() == psutil.STATUS_STOPPED:
@@ -208,7 +208,7 @@ class World:
 
     @property
     def pools(self) -> list[str]:
-        """Those that have agents."""
+        """The pools that have agents."""
         return [DEFAULT] if self.engine is None else [DEFAULT, CONTAINERS]
 
     def component(self, name: str) -> psutil.Process | None:
@@ -237,7 +237,7 @@ class World:
             yield conn
 
     def submit(self, config: str, script: str, name: str) -> None:
-        """Submits, or does not: the service may be away. What came of it is in the database."""
+        """Submits, or does not: the service may be away. The results are in the database."""
         folder = self.folder / "submissions" / name
         model = folder / "model"
         model.mkdir(parents=True)

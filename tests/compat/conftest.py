@@ -45,7 +45,7 @@ hyperparameters:
 
 @dataclass(frozen=True)
 class Submitted:
-    """An experiment that the published `det` has created, and what it was created from."""
+    """An experiment that the published `det` has created, and its configuration and model directory."""
 
     id: int
     config: Path

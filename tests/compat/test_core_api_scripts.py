@@ -81,7 +81,7 @@ with det.core.init() as core_context:
 
 
 def test_hyperparameters_come_sorted_by_name(cluster: LocalCluster, tmp_path: Path) -> None:
-    """In the script, and in what `det` shows; the database has them in an order of its own."""
+    """As ordered by the script and by `det`; the database has them in another order."""
     config = """
 name: order
 entrypoint: python3 train.py

@@ -1,4 +1,4 @@
-"""The published `det` against this service: what it prints comes from our JSON, read its way."""
+"""The published `det` against this service: it reads our JSON and prints it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_login_and_logout(upstream: UpstreamClient, tmp_path: Path) -> None:
 
 
 def test_change_password(upstream: UpstreamClient, tmp_path: Path) -> None:
-    """The published client has no field for the old password: its login a moment ago stands for it."""
+    """The published client has no field for the old password: its recent login replaces it."""
     admin = Determined(upstream.master, "admin", upstream.passwords["admin"])
     pia = admin.create_user("pia", admin=False, password="First-1-password")
     own = dataclasses.replace(upstream, home=tmp_path)

@@ -79,7 +79,7 @@ show([run(json.loads(config)) for config in args])
     assert [each["state"] for each in (none, one, canceled)] == ["STATE_ERROR"] * 3
     assert [each["restarts"] for each in (none, one, canceled)] == [0, 1, 0]
     said = "log policy 'fatal' matched: it is fatal; the failure"
-    # What the service itself says has no rank.
+    # Lines of the service itself have no rank.
     for text in (canceled["logs"], canceled["unranked"]):
         assert said in text
         assert "trial failed and matched logs to a don't retry policy" in text
@@ -91,7 +91,7 @@ show([run(json.loads(config)) for config in args])
 def test_checkpoints_and_storages(
     upstream: UpstreamClient, submitted: Submitted, tmp_path: Path
 ) -> None:
-    # All checkpoints are kept: none goes while the script looks.
+    # All checkpoints are kept, so none is deleted while the script reads.
     storage = {"type": "shared_fs", "host_path": str(tmp_path / "kept"), "save_trial_latest": 9}
     config = yaml.safe_load(submitted.config.read_text()) | {"checkpoint_storage": storage}
     file = tmp_path / "kept.yaml"

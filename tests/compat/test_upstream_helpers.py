@@ -1,4 +1,4 @@
-"""Semi-public helpers give what those of Determined's own package give."""
+"""Semi-public helpers return the same values as those of Determined's package."""
 
 from __future__ import annotations
 

@@ -54,4 +54,4 @@ def test_a_seed_gives_the_order_it_gave_there() -> None:
     ours, _, orders = answer(path=None)
     assert not ours.startswith(theirs)
     assert orders == wanted
-    assert len({json.dumps(order) for order in orders[3]}) == 5  # each pass has an order of its own
+    assert len({json.dumps(order) for order in orders[3]}) == 5  # each pass has another order

@@ -22,7 +22,7 @@ def test_shells(upstream: UpstreamClient) -> None:
     # Waits until it is ready, and asks for the key.
     command = upstream.det("shell", "show-ssh-command", shell_id[:8]).stdout
     assert shell_id in command and "determined.cli.tunnel" in command
-    # Its tunnel sends a login when it is asked to; without one it is told so.
+    # Its tunnel sends a login if configured; without a login it gets a message.
     refused = upstream.det("shell", "open", shell_id, "--", "true")
     assert "the tunnel has sent no login: use det" in refused.stderr
     # After the words that it waits.

@@ -77,14 +77,15 @@ def begin(upstream: UpstreamClient, storage: Path, then: str) -> subprocess.Pope
 
 
 def test_unmanaged(upstream: UpstreamClient, tmp_path: Path) -> None:
-    """Started again while others of it run: these change nothing any more, whatever they do."""
+    """A second start while earlier processes of the same trial run: the earlier ones can change nothing
+    more."""
     superseded = {
         then: begin(upstream, tmp_path, then) for then in ("report", "progress", "raise", "print")
     }
     holder = begin(upstream, tmp_path, "nothing")
     for then, process in superseded.items():
         said, _ = process.communicate("\n", timeout=TIMEOUT_S)
-        # Its client says so in a traceback, at the latest when it says how it ended.
+        # Its client prints a traceback, at the latest when it reports the end.
         assert "has ended: its script has started again, as run 5" in said, then
     (found,) = upstream.sdk(STATE)
     assert found["state"] == "STATE_RUNNING" and found["progress"] == 0

@@ -40,7 +40,7 @@ CAROL_PASSWORD = "correct horse"
 
 @dataclass(frozen=True)
 class Service:
-    """A running service. ``log``: what it has printed."""
+    """A running service. ``log``: the service's output."""
 
     host: str
     port: int
@@ -78,7 +78,7 @@ def service_on(db_url: str, folder: Path, module: str = "determined_service") ->
         "agent_token": AGENT_TOKEN,
         "data_dir": str(folder),
         "default_checkpoint_storage": {"type": "shared_fs", "host_path": str(folder / "ck")},
-        # Nothing but requests shall change rows.
+        # Only requests may change rows.
         "agent_timeout_s": 1e6,
         "start_timeout_s": 1e6,
     }
@@ -113,7 +113,7 @@ class Guests:
 
     def __init__(self, service: Service, db: Database) -> None:
         self.service = service
-        # The world writes rows; what it asks the service itself goes over the socket.
+        # The world writes rows directly; its requests to the service go over the socket.
         state = types.SimpleNamespace(db=db)
         self.world = World(cast(FastAPI, types.SimpleNamespace(state=state)))
         self.tokens: dict[str, str | None] = {NOBODY: None, AGENT: AGENT_TOKEN}
@@ -157,7 +157,7 @@ class Guests:
                 self.tokens[name] = answer.json()["token"]
 
     async def _thing(self, owner: str) -> Mine:
-        # It wants no run in Prefect: the service's own loops leave it alone.
+        # It needs no run in Prefect, so the service's loops do not touch it.
         leg = await self.world.leg(labels=["mine"], owner_id=self._ids[owner])
         await leg.client.aclose()
         token = f"token-of-{leg.allocation_id}"
@@ -174,7 +174,7 @@ class Guests:
         return self.own_trial if guest in (TRIAL, ADMIN, AGENT) else self.mine
 
     async def snapshot(self) -> dict[str, list[str]]:
-        """The rows of the user determined: what a harmless guest leaves as it is."""
+        """The rows of the user determined, which a harmless guest must not change."""
         held = self._ids["determined"]
         async with self.world.db.tx() as conn:
             own = sa.text("SELECT id FROM experiments WHERE owner_id = :held ORDER BY id")
@@ -189,7 +189,7 @@ class Guests:
         return found
 
     async def everything(self) -> dict[str, list[str]]:
-        """All rows: what a guest without a token leaves as they are."""
+        """All rows, none of which a guest without a token may change."""
         async with self.world.db.tx() as conn:
             found = {}
             for table in metadata.sorted_tables:

@@ -1,7 +1,7 @@
 """``python -m tests.fuzz.health HOST PORT``: how long ``/health`` takes, in ms, until stdin closes.
 
-A process of its own, so that whoever sends the hostile requests does not hold up the watch. Without a port it
-asks a server of its own, which does nothing else: what that one takes is the machine's doing.
+A separate process, so that the sender of the hostile requests does not delay the measurement. Without a port
+it asks an idle server that it starts: the time of its answers is the machine's delay.
 """
 
 from __future__ import annotations

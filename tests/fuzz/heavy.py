@@ -1,4 +1,4 @@
-"""Large bodies, each of which held up or filled the service once, and the status of its answer."""
+"""Large bodies that once blocked the service or filled its memory, with the expected status."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ CONFIG = (
 
 @dataclass(frozen=True)
 class Heavy:
-    """``status``: of the answer. ``says``: part of it. ``chunked``: sent without a Content-Length."""
+    """``status``: of the answer. ``says``: a part of the answer's text. ``chunked``: sent without a
+    Content-Length."""
 
     what: str
     path: str

@@ -97,7 +97,7 @@ def deep(levels: int, objects: bool) -> Any:
 
 
 def raw_body(draw: random.Random) -> bytes:
-    """Bytes that are no JSON, or JSON that is hard to read."""
+    """Bytes that are not JSON, or JSON that is expensive to parse."""
     return draw.choice(
         [
             b"",

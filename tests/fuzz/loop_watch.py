@@ -1,8 +1,8 @@
 """``python -m tests.fuzz.loop_watch``: the service, which prints what keeps ``/health`` waiting, and where.
 
-By processor time, so that a busy machine is not blamed on the service: a callback of the event loop that
-computes for LONG_S, a collection of garbage that does, and a call in any thread that holds the interpreter so
-long. A thread that runs Python gives way after a millisecond and is not meant.
+Measured in processor time, so that a busy machine does not count as a fault of the service: a callback of the
+event loop that computes for LONG_S, a collection of garbage that does, and a call in any thread that holds
+the interpreter so long. A thread that runs Python gives way after a millisecond and is not meant.
 """
 
 from __future__ import annotations

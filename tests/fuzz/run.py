@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz.run N SEED``: N hostile requests to a service of its own, and what came of them.
+"""``python -m tests.fuzz.run N SEED``: Send N hostile requests to a separate service and report the results.
 
 The requests' tokens are nobody's, a stranger's, a trial's, an administrator's and the agents'. Exits with 1
 when an answer was a fault or held SQL, a connection broke, a row changed that the guest may not change, or
@@ -123,7 +123,8 @@ async def _burst(
         nonlocal left
         while left > 0:
             left -= 1
-            # A stranger and a trial ask for what is another's; the others for what they may change.
+            # A stranger and a trial ask for another user's things; the others ask for things that they may
+            # change.
             mine = guests.mine if guest in HARMLESS else guests.own_trial
             if guest not in (NOBODY, ADMIN, AGENT) and traffic.draw.random() < 0.4:
                 mine = guests.own_trial
@@ -135,7 +136,7 @@ async def _burst(
 async def send(
     client: httpx.AsyncClient, token: str | None, guest: str, request: Request, report: Report
 ) -> None:
-    """Sends one request and notes what came of it."""
+    """Send one request and record the result."""
     headers = dict(request.headers)
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"

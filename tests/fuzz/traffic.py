@@ -1,4 +1,4 @@
-"""Requests: a valid one for each route, and what a guest makes of it."""
+"""Requests: a valid one for each route, and its hostile variants."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _submission(draw: random.Random) -> dict[str, Any]:
     config = copy.deepcopy(CONFIG)
     if draw.random() < 0.7:
         config = mutate(draw, config)
-    # JSON is YAML, but for some characters.
+    # JSON is YAML, except for some characters.
     text = json.dumps(config) if draw.random() < 0.9 else hostile.text(draw)
     return {
         "config": text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Of statements and of the libraries that send them; no value that a request carries looks like it.
+# Texts of SQL statements and of database libraries; no value in a request looks like them.
 SQL = re.compile(
     r"\[SQL:|\[parameters:|sqlalche\.me|psycopg|sqlalchemy|Traceback \(most recent"
     r"|\bSELECT\b.+\bFROM\b|\bINSERT INTO\b|\bDELETE FROM\b|\bUPDATE \w+ SET\b|\bLINE 1:",
@@ -13,7 +13,7 @@ SQL = re.compile(
 
 
 def complaint(status: int, answer: str) -> str | None:
-    """What is wrong with an answer; None: nothing is."""
+    """The faults of an answer; None: no fault."""
     if status == 500 or status not in range(100, 600):
         return f"{status}: {answer[:300]}"
     found = SQL.search(answer)

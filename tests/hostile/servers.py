@@ -1,4 +1,4 @@
-"""Servers that are attacked on their own."""
+"""Servers that are attacked separately."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Containers of ordinary users, with images and configurations of their own: what they would gain is root on
-the machine, or the end of others on it.
+"""Containers of ordinary users, with the users' images and configurations. Gains: root on the machine, or the
+end of others' work on it.
 """
 
 from __future__ import annotations

@@ -116,14 +116,14 @@ def test_a_token_is_not_a_pages_cookie(mlflow_cluster: Cluster) -> None:
 def test_a_page_at_another_port_asks_nothing(
     mlflow_cluster: Cluster, cookie: str, headers: dict[str, str], status: int
 ) -> None:
-    """Gains: what the user sees, where a page at the same host name may read answers."""
+    """Gains: the data that the user sees, if a page at the same host name may read answers."""
     cookies = {"determined-session": cookie}
     with mlflow_cluster.browser(cookies=cookies) as browser:
         assert browser.get(LIST, headers=headers).status_code == status
 
 
 def test_the_session_of_pages_ends_with_a_new_password(mlflow_cluster: Cluster) -> None:
-    """Gains: what the user sees, for as long as the thief likes."""
+    """Gains: the data that the user sees, for an unlimited time."""
     with mlflow_cluster.api(mlflow_cluster.log_in("admin")) as admin:
         new = {"user": {"username": "eve"}, "password": "first words"}
         made = admin.post("/api/v1/users", json=new).raise_for_status().json()["user"]
@@ -133,14 +133,14 @@ def test_the_session_of_pages_ends_with_a_new_password(mlflow_cluster: Cluster) 
             assert browser.get(LIST).status_code == 200
             change = {"password": "second words"}
             admin.patch(f"/api/v1/users/{made['id']}", json=change).raise_for_status()
-            # A token that was asked a moment before is known until its end is announced.
+            # A recently checked token stays in the cache until its end is announced.
             until("its end", lambda: browser.get(LIST).status_code, equals=401)
 
 
 def test_the_cookie_of_pages_is_good_at_their_host_name_alone(
     mlflow_cluster: Cluster, cookie: str
 ) -> None:
-    """Gains: what the user sees, from a page of the service's own address."""
+    """Gains: the data that the user sees, from a page at the service's address."""
     cookies = {"determined-session": cookie}
     port = httpx.URL(mlflow_cluster.url).port
     with httpx.Client(base_url=mlflow_cluster.url, cookies=cookies, timeout=180) as browser:
@@ -152,8 +152,9 @@ def test_the_cookie_of_pages_is_good_at_their_host_name_alone(
 def test_a_server_at_another_port_gets_no_login(
     mlflow_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Gains: the login of whoever visits it. A browser sends a cookie to every port of its host name: those
-    that people know the service by have none, and pages of other sites ask at MLflow's without it."""
+    """Gains: the login of whoever visits it. A browser sends a cookie to every port of its host name. So the
+    service's known host names have no cookie, and requests from other sites to MLflow's host name carry
+    none."""
     port = httpx.URL(mlflow_cluster.url).port
     with listening() as heads, open_browser(tmp_path_factory.mktemp("chromium")) as driver:
         driver.get(f"{mlflow_cluster.url}/mlflow/#/models")
@@ -162,7 +163,7 @@ def test_a_server_at_another_port_gets_no_login(
         driver.find_element("tag name", "button").click()
         given = until("the login", lambda: driver.get_cookie("determined-session"))
         assert given["httpOnly"] and given["domain"] == "mlflow.localhost"
-        # Logged in, whatever address of the service leads there.
+        # The user is logged in through any address of the service.
         driver.get(f"http://localhost:{port}/mlflow/")
         assert not driver.find_elements("name", "username")
         for name in ("127.0.0.1", "localhost", "other.localhost"):

@@ -1,6 +1,6 @@
-"""What a user stores that is dear to read, and reads many times at once: to starve all others.
+"""A user stores data that is expensive to read, and reads it many times at once, to starve all others.
 
-What it costs in time and memory is `benchmarks/dear_reads.py`; here is what keeps it so.
+`benchmarks/dear_reads.py` measures the time and memory; these tests check the mechanisms that bound both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.waiting import TIMEOUT_S, until_async
 async def test_a_long_list_has_the_same_form_as_a_short_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every list that a user can make heavy: in one piece, and in pieces of a row or two."""
+    """Every list that a user can make large: in one piece, and in pieces of a row or two."""
     leg = await world.leg()
     for step in range(7):
         await leg.store(report(step, loss=step / 7), report(step, "validation", loss=step / 9))
@@ -167,7 +167,7 @@ async def test_lines_of_a_megabyte_are_read_one_by_one(
 
 
 async def test_pieces_of_answers_have_a_bound_for_each_and_for_all() -> None:
-    """Gains: memory without end, while nobody reads."""
+    """Gains: unlimited memory, without reading."""
     mib = limits.MIB
     places = InFlight(4 * mib, 2 * mib, patience_s=0.05)
 
@@ -179,13 +179,13 @@ async def test_pieces_of_answers_have_a_bound_for_each_and_for_all() -> None:
     done = asyncio.Event()
     a = asyncio.create_task(hold("a", 2 * mib, done))
     await asyncio.sleep(0)
-    # What is larger than a share takes all of it.
+    # A request larger than a share takes the whole share.
     b = asyncio.create_task(hold("b", 100 * mib, done))
     await asyncio.sleep(0)
     for asker in ("a", "b", "c"):
         with pytest.raises(Unavailable):
             await asyncio.create_task(hold(asker, mib, done))
-    # What is small waits for nothing.
+    # A small request does not wait.
     await asyncio.wait_for(_held(places, "a", 1000), 10)
     done.set()
     await asyncio.gather(a, b)
@@ -256,7 +256,7 @@ async def test_work_of_one_waits_while_that_of_others_passes() -> None:
     go_on.set()
     await other
     assert begun.index("other") <= 1
-    # Nobody waits for these any more: they are not begun.
+    # Their clients have gone, so these reads do not begin.
     for task in of_attacker:
         task.cancel()
     await asyncio.gather(*of_attacker, return_exceptions=True)
@@ -268,7 +268,7 @@ async def test_too_many_waiting_requests_are_refused() -> None:
 
     async def use(asker: str) -> None:
         ASKER.set(asker)
-        # Inside of it there is no second wait.
+        # Within a share a request does not wait again.
         async with share.one(), share.one():
             await done.wait()
 
@@ -325,7 +325,7 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 async def test_a_preview_has_so_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gains: all that the machine has."""
+    """Gains: all of the machine's memory and time."""
     searcher = {"name": "random", "metric": "loss", "max_trials": 90_000, "max_length": 5}
     ranges = {f"x{n}": {"type": "const", "val": n} for n in range(3000)}
     with pytest.raises(BadRequest, match="more than 1 GiB of memory or 60 seconds"):
@@ -428,7 +428,7 @@ async def test_a_stalled_reader_loses_its_answer(port: int, path: str) -> None:
 async def test_a_slow_reader_loses_its_answer_too(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gains: as before, where the system sees that something is taken."""
+    """Gains: as before, with a client that reads a little."""
     monkeypatch.setattr(lobby, "UNTAKEN_S", 3600)
     SEEN.clear()
     with socket.create_connection(("127.0.0.1", port)) as client:

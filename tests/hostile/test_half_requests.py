@@ -45,7 +45,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
 
 
 async def ask(port: int, *parts: bytes, pause: float = 0.0) -> bytes:
-    """All that comes back until the server ends the connection."""
+    """Everything that the server sends until it ends the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with contextlib.suppress(ConnectionError):
         for part in parts:
@@ -58,7 +58,7 @@ async def ask(port: int, *parts: bytes, pause: float = 0.0) -> bytes:
 
 
 async def test_half_a_head_has_its_time(port: int) -> None:
-    """Gains: a connection, and with 20,000 of them the service."""
+    """Gains: a connection; 20,000 connections would block the service."""
     for given in (b"", HELLO[:20], HELLO[:-2], b"P"):
         assert b"408 Request Timeout" in await ask(port, given)
 
@@ -92,7 +92,7 @@ async def test_a_body_that_comes_slowly_is_taken(port: int) -> None:
 async def test_a_request_is_served_despite_idle_connections(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gains: nobody else gets in."""
+    """Gains: no other client can connect."""
     monkeypatch.setattr(lobby, "HEAD_S", 3600)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4 * MOST)]
     for _, writer in held:

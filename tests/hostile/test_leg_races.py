@@ -1,5 +1,5 @@
-"""What root does in the directories of a leg that belong to an account: the account's processes exchange
-directories for links meanwhile. As with storages, each test exchanges right before the step that counts.
+"""Root's actions in directories of a leg that belong to an account, while the account's processes exchange
+directories for links. As with storages, each test exchanges right before the step that counts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_links_are_not_followed_when_files_change_owner(tmp_path: Path, victim: 
 
 
 def test_a_link_in_a_model_definition_leads_nothing_out_of_it(tmp_path: Path, victim: Path) -> None:
-    """Gains: files of root's are written, by the copy of what is behind the link."""
+    """Gains: writes to root's files, through the copy of the link's target."""
     for target in (str(victim), "../../../victim"):
         with pytest.raises(context_dir.ModelDefinitionError):
             context_dir.unpacked(tmp_path / "work", "abc", functools.partial(packed, target))
@@ -115,7 +115,7 @@ def test_a_temporary_directory_exchanged_once_it_is_given_leads_root_nowhere(
 def test_files_that_come_back_are_read_behind_no_link(
     tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Gains: what a file of root's holds, or its hash, as a file of the task's."""
+    """Gains: the content or hash of a file of root, as a file of the task."""
     first, second = tmp_path / "first", tmp_path / "second"
     for workdir in (first, second):
         (workdir / "sub").mkdir(parents=True)
@@ -175,8 +175,8 @@ for name in sys.argv[2:]:
 def test_the_account_cannot_write_a_legs_logs_pipes_and_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gains: a file of root's is written, by a link in place of the log that waits, or of the pipe by which
-    an agent rings."""
+    """Gains: writes to a file of root, by a link that replaces the waiting log, or the pipe that the agent
+    uses to ring."""
     monkeypatch.setattr(identity, "require_reach", lambda *_: None)
     for folder in reversed(tmp_path.parents[:-2]):
         folder.chmod(0o711)

@@ -1,4 +1,4 @@
-"""Trials that take all processes or all memory of their machine: what they would gain is that others end.
+"""Trials that take all processes or all memory of their machine. Gains: the end of others' work.
 
 Each runs beside a neighbour, with control groups where this machine lets them be made, and without.
 """
@@ -162,11 +162,11 @@ def processes_of(uid: int) -> list[int]:
 def test_a_fork_bomb_ends_its_own_trial(
     legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
 ) -> None:
-    """The machine's processes: nobody else could start one."""
+    """The machine's processes: no other user could start one."""
     uid = people[0].pw_uid
     process = start(legs, "b.1", BOMB, limits, uid)
     if not limits["homes"]:
-        # Nobody tells the supervisor; somebody kills the trial, in the end.
+        # The supervisor gets no notice; in the end the user kills the trial.
         until("the bomb has all", lambda: len(processes_of(uid)) >= PROCESSES)
         process.send_signal(signal.SIGUSR1)
     assert process.wait(TIMEOUT_S) == 0
@@ -202,7 +202,7 @@ def test_an_accident_without_an_account(
 def test_a_memory_hog_ends_its_own_trial(
     legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
 ) -> None:
-    """The machine's memory: the kernel would end whom it finds largest."""
+    """The machine's memory: the kernel would end the largest process, perhaps another user's."""
     process = start(legs, "m.1", HOG, limits, people[0].pw_uid)
     assert process.wait(TIMEOUT_S) == 0
     ended = service.exits["m.1"]

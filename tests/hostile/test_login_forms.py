@@ -1,5 +1,5 @@
-"""Forms that ask for a password: a page that sends one with its own password gets its visitor logged in as
-somebody else, who then owns and reads what the visitor does.
+"""Forms that ask for a password: a page that sends such a form with its password logs its visitor in as the
+attacker, who then owns and reads the visitor's work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FOREIGN = [
 def test_another_page_cannot_log_in_at_mlflows_pages(
     mlflow_cluster: Cluster, headers: dict[str, str]
 ) -> None:
-    """Gains: what the visitor logs by hand on these pages, as the attacker's."""
+    """Gains: the data that the visitor enters on these pages, stored as the attacker's."""
     with mlflow_cluster.browser() as browser:
         answer = browser.post("/mlflow/", data=MINE, headers=headers)
         assert answer.status_code == 403
@@ -42,7 +42,7 @@ def test_another_page_cannot_log_in_at_mlflows_pages(
 
 
 async def test_another_page_cannot_log_in_at_a_task(world: World, user: httpx.AsyncClient) -> None:
-    """Gains: what the visitor types into a notebook of the attacker's."""
+    """Gains: the visitor's input in a notebook of the attacker."""
     leg = await world.leg()
     path, host = f"/task-login?task={leg.task_id}", "localhost:8080"
     for headers in FOREIGN:
@@ -57,7 +57,7 @@ async def test_another_page_cannot_log_in_at_a_task(world: World, user: httpx.As
 def test_browsers_send_own_forms_and_no_others(
     mlflow_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """At a host name that they trust they send ``Sec-Fetch-Site``, elsewhere ``Origin`` alone."""
+    """Browsers send ``Sec-Fetch-Site`` to trusted host names, and only ``Origin`` to others."""
     port, here = httpx.URL(mlflow_cluster.url).port, "det.example.com"
     profile = tmp_path_factory.mktemp("chromium")
     with listening() as heads, open_browser(profile, here=here) as driver:

@@ -27,7 +27,7 @@ async def control(
 
 
 async def running(leg: Trial, address: str, *ports: dict[str, Any]) -> httpx.Response:
-    """What the leg's supervisor reports, with the token that it was given."""
+    """The report of the leg's supervisor, with the supervisor's token."""
     supervisor = leg.world.client(leg.spec["supervisor_token"])
     path = paths.RUNNING.format(allocation_id=leg.allocation_id)
     return await supervisor.post(path, json={"address": address, "ports": list(ports)})
@@ -43,7 +43,8 @@ async def ports_of(world: World) -> list[dict[str, Any]]:
 async def test_a_supervisor_leads_the_proxy_to_no_other_address(
     control: World, address: str
 ) -> None:
-    """Gains: what only the service's machine reaches, Postgres or a cloud's keys, by the task's own page."""
+    """Gains: servers that only the service's machine reaches, Postgres or a cloud's keys, through the task's
+    page."""
     await control.register(slots=1, address=AGENT)
     await control.started(PORTS)
     leg = await control.launched()
@@ -55,7 +56,7 @@ async def test_a_supervisor_leads_the_proxy_to_no_other_address(
 
 
 async def test_a_supervisor_names_only_ports_that_its_leg_was_given(control: World) -> None:
-    """Gains: other servers of the agent's machine, the agent's own among them; a port for everybody."""
+    """Gains: other servers of the agent's machine, including the agent's; a port open to everybody."""
     await control.register(slots=1)
     await control.started(PORTS)
     leg = await control.launched()
@@ -119,7 +120,7 @@ async def test_a_door_is_on_its_agent(control: World) -> None:
 
 
 async def test_under_a_stock_worker_ports_are_where_the_report_comes_from(control: World) -> None:
-    """Gains: the same, where there is no agent that says its address."""
+    """Gains: the same, without an agent that has sent its address."""
     await control.register(slots=1)
     await control.started(PORTS)
     leg = await control.launched()

@@ -26,7 +26,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def experiment(api: httpx.Client, **more: Any) -> dict[str, Any]:
-    """An experiment of the user's with a trial that is the user's own to report for."""
+    """A user's experiment with a trial for which the user may report."""
     config = {"name": "mallory", "searcher": {"name": "single", "metric": "loss"}, **more}
     body = {"config": json.dumps(config), "unmanaged": True}
     made: dict[str, Any] = api.post("/api/v1/experiments", json=body).raise_for_status().json()
@@ -48,7 +48,7 @@ def report(api: httpx.Client, trial: dict[str, Any], name: str, **more: Any) -> 
 
 
 def stored(section: dict[str, Any], secret: Path) -> tuple[str, dict[str, str]]:
-    """A checkpoint of which a file was exchanged for a link to another account's."""
+    """A checkpoint with a file that was exchanged for a link to another account's file."""
     name = str(uuid.uuid4())
     folder = secret.parent / "source"
     folder.mkdir()
@@ -148,8 +148,8 @@ def test_names_of_files_lead_out_of_no_checkpoint(mlflow_cluster: Cluster, path:
 
 
 def test_another_objects_id_is_not_a_checkpoint(mlflow_cluster: Cluster) -> None:
-    """Gains: all that the cluster keeps in its storage, to read and to delete: files of others' notebooks,
-    TensorBoards, artifacts. The folder has the cluster's id, which everybody is told."""
+    """Gains: reading and deleting everything in the cluster's storage: files of others' notebooks,
+    TensorBoards, artifacts. The folder is named after the cluster's id, which is public."""
     with mlflow_cluster.api() as api:
         trial = experiment(api)
         cluster_id = api.get("/api/v1/master").json()["clusterId"]
@@ -163,7 +163,7 @@ def test_another_objects_id_is_not_a_checkpoint(mlflow_cluster: Cluster) -> None
             resources = {"notebook/x/files/secret.txt": "1"}
             answer = report(api, trial, name, resources=resources)
             assert answer.status_code == 409 and f"is the id of {what}" in answer.text, answer.text
-            # However it is written.
+            # In any spelling.
             bare = report(api, trial, name.replace("-", "").upper(), resources=resources)
             assert bare.status_code == 409
             assert api.get(f"/api/v1/checkpoints/{name}").status_code == 404

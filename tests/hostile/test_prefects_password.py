@@ -1,4 +1,4 @@
-"""Users' own processes look for Prefect's password, an administrator's right, around them."""
+"""Users' processes search their surroundings for Prefect's password, an administrator's right."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_a_storage_exchanged_for_a_link_after_the_check_leads_no_deletion_of_a_c
     victim: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Gains: any directory of root's with a uuid for a name is gone, whatever it holds."""
+    """Gains: the deletion of any directory of root that has a uuid as name."""
     (victim / checkpoint).mkdir()
     (victim / checkpoint / "file").write_text(SECRET)
     before(monkeypatch, os, "rename", exchange(manager.root, victim))
@@ -236,7 +236,7 @@ def test_a_directory_made_beforehand_gets_no_file_of_another_account(
 def test_links_in_a_storage_that_others_write_are_not_fetched(
     manager: DirectoryStorageManager, victim: Path, tmp_path: Path
 ) -> None:
-    """Gains: files of whoever fetches, in what is served from the copy."""
+    """Gains: files of the fetching account, served from the copy."""
     (manager.root / "key" / "sub").mkdir(parents=True)
     (manager.root / "key" / "own").write_text("the user's")
     (manager.root / "key" / "linked").symlink_to(victim / "file")

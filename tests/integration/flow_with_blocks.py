@@ -1,6 +1,6 @@
-"""A user's flow with the blocks, as a process of its own: ``python flow_with_blocks.py WHAT [FLOW_RUN]``.
+"""A user's flow with the blocks, as a separate process: ``python flow_with_blocks.py WHAT [FLOW_RUN]``.
 
-Prints the flow run's id and then what it has found, a line each.
+Prints the flow run's id and then its results, a line each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A local cluster's directory, and what a user would see, for tests without the whole cluster."""
+"""A local cluster's directory, and its output to the user, for tests without the whole cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Notes(Silent):
 
 @contextlib.contextmanager
 def plain_layout(folder: Path, **fields: Any) -> Iterator[Layout]:
-    """A new cluster's directory below ``folder``; what runs there is ended afterwards."""
+    """A new cluster's directory below ``folder``; its processes are ended afterwards."""
     made = Layout.of(folder / "plain")
     made.create()
     cluster_id = f"test-{os.getpid()}-{time.time_ns()}"

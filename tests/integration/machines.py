@@ -76,7 +76,7 @@ def machines(count: int) -> Iterator[tuple[str, list[Machine]]]:
             link = f"detv{tag}{number}"
             there = ("peer", "name", "eth0", "netns", machine.namespace)
             _ip("link", "add", link, "type", "veth", *there)
-            # By itself it goes only with the namespace, which connections that are cut off keep alive.
+            # Otherwise it is removed only with the namespace, which cut-off connections keep alive.
             stack.callback(_ip, "link", "del", link)
             _ip("link", "set", link, "master", bridge, "up")
             _ip("-n", machine.namespace, "addr", "add", f"{machine.address}/24", "dev", "eth0")

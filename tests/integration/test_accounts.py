@@ -66,7 +66,7 @@ runpy.run_path("probe.py", run_name="__main__")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Of its own: accounts open the way to some of its folders, which other tests find closed."""
+    """A separate cluster: accounts open some of its folders, which other tests expect to be closed."""
     with LocalCluster.running() as running:
         yield running
 
@@ -117,7 +117,7 @@ def facts(cluster: LocalCluster, state: ClusterState, trial: dict[str, Any]) -> 
 def by_hand(
     folder: Path, given: dict[str, Any], account: pwd.struct_passwd | None
 ) -> dict[str, str]:
-    """The probe, started from a shell of that account; None: the one that the cluster runs as."""
+    """The probe, started from a shell of that account; None: the cluster's account."""
     (folder / "facts.json").write_text(json.dumps(given))
     (folder / "probe.py").write_text(PROBE.read_text())
     for path in folder.iterdir():
@@ -184,7 +184,7 @@ def test_the_agents_own_account_reaches_everything(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """That the probe would find what is open: run as whom the cluster runs, it is refused nothing."""
+    """Check that the probe finds open things: under the cluster's account it is refused nothing."""
     state = states.load(Layout.of(cluster.data_dir))
     assert state is not None
     stays = cluster.submit(tmp_path / "own", CONFIG, train_py=STAYS)

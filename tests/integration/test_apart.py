@@ -34,7 +34,8 @@ max_restarts: 0
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[tuple[LocalCluster, Path]]:
-    """A cluster with an agent of the tests' launcher, in a pool by itself; and the agent's directory."""
+    """A cluster with an agent that uses the tests' launcher, in a separate pool; and the agent's
+    directory."""
     with LocalCluster.running(config=POOLS) as cluster, contextlib.ExitStack() as stack:
         settings = json.loads((cluster.data_dir / "agent.json").read_text())
         work_dir = cluster.data_dir / "agents" / "apart"
@@ -84,7 +85,7 @@ def test_a_search_needs_no_file_system_of_the_agent(
 def test_somebody_enters_a_task_of_it(apart: tuple[LocalCluster, Path]) -> None:
     cluster, _ = apart
     config = ["--config", "resources.resource_pool=apart", "--config", "resources.slots=0"]
-    # It has begun once its log has a line of it.
+    # The task has begun once its log has a line of the command.
     words = ("sh", "-c", "echo begun; sleep 600")
     task_id = cluster.det("cmd", "run", "-d", *config, "--", *words).stdout.split()[-1]
     try:

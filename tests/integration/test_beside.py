@@ -1,4 +1,4 @@
-"""`det run --here`, and programs beside what it runs: exec, attach, dump."""
+"""`det run --here`, and programs beside its task: exec, attach, dump."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def begin(cluster: LocalCluster, folder: Path) -> tuple[subprocess.Popen[str], s
 
 
 def until_waiting(stacks: Callable[[], str]) -> str:
-    """The stacks once the program waits: it says that it has begun before it comes there."""
+    """The stacks once the program waits: it prints "begun" before it reaches the wait."""
 
     def said() -> str:
         found = stacks()
@@ -97,14 +97,14 @@ def test_a_program_of_this_directory_and_others_beside_it(
     visitor.wait()
     until("it has ended", lambda: not psutil.pid_exists(beside))
 
-    # A terminal, in which the program is told to end.
+    # Type into a terminal to end the program.
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(DET[0], [*DET, "attach", task_id], cluster.env)
     (tmp_path / "given.txt").write_text("changed here")
     said = b""
     try:
-        # What is typed before that is for nobody.
+        # Earlier input is lost.
         while b"the task's Python processes" not in said:
             said += os.read(terminal, 1 << 16)
         os.write(terminal, b"tty && touch go && exit 3\n")

@@ -69,7 +69,7 @@ def test_a_flow_that_was_killed_finds_its_experiment_and_one_that_is_cancelled_k
     flow.found("waits for")
     state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
     Prefect(cluster).call(f"/flow_runs/{run_id}/set_state", state)
-    # What a worker does with a run that is to be cancelled.
+    # The steps of a worker that cancels a run.
     os.kill(flow.process.pid, signal.SIGTERM)
     assert cluster.wait(int(experiment_id)) == "CANCELED"
     flow.end()

@@ -1,4 +1,4 @@
-"""Checkpoints on a real cluster: which ones stay, how they go, and that a damaged one is noticed."""
+"""Checkpoints on a real cluster: retention, deletion, and the detection of a damaged one."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_search_leaves_the_checkpoints_of_its_policy(
     assert steps == [(1, 3), (2, 2), (2, 3), (4, 2), (4, 3)]
     gone = [one for name, one in listed(session, experiment_id).items() if name not in kept]
     assert {one["state"] for one in gone} == {"STATE_DELETED"}
-    # What they had is still known, as Determined keeps it.
+    # The lists of their files stay, as in Determined.
     assert all(one["resources"] for one in gone)
     assert hidden(root) == []
     assert cluster.describe(experiment_id)["state"] == "STATE_COMPLETED"
@@ -226,7 +226,7 @@ def test_a_deleted_experiment_leaves_nothing(
         ids.append(cluster.submit(tmp_path / str(number), config, script_py=script))
     for experiment_id in ids:
         assert cluster.wait(experiment_id) == "COMPLETED"
-    # What the killed legs left is gone by itself, after the end.
+    # Leftovers of the killed legs are removed automatically after the end.
     until("no hidden files", lambda: hidden(root), equals=[])
     assert len(stored(root)) == 4
     assert len(list(root.glob("*/tensorboard/**/events"))) == 4

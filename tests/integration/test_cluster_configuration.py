@@ -51,7 +51,7 @@ resource_pools: [{pool_name: more}]
 
 @pytest.fixture(scope="module")
 def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A cluster of this module's own, started with two pools."""
+    """This module's cluster, started with two pools."""
     with LocalCluster.running(config=ONE) as running:
         yield running
 
@@ -97,7 +97,7 @@ def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
     assert "restarting" not in said
     assert names(cluster) == ["main", "more"]
     assert (cluster.data_dir / "cluster.yaml").read_text() == CHANGED
-    cluster.up()  # nothing is left of the refusal
+    cluster.up()  # the refusal has left no trace
 
     go.touch()
     assert cluster.wait(running) == "COMPLETED", cluster.logs(running)
@@ -106,8 +106,8 @@ def test_a_change_while_a_trial_runs_a_refusal_and_other_pools(
     assert cluster.wait(second) == "COMPLETED", cluster.logs(second)
     assert "variable cluster" in cluster.logs(second)
 
-    # The agent moves to the new default compute pool, and the flows with it.
-    # Before that the second experiment's checkpoints must have been looked through.
+    # The agent moves to the new default compute pool, and the flows with it. Before that the collection of
+    # the second experiment must have ended.
     until("all checkpoints looked through", lambda: not cluster.collections())
     until("no flow in the pool", lambda: apply(cluster, tmp_path, ELSEWHERE)[0] == 0)
     (agent,) = cluster.json("agent", "list")
@@ -155,7 +155,7 @@ def test_a_command_that_is_killed_while_it_applies_a_configuration(
     done = cluster.det("deploy", "local", "cluster-up", "--slots", "2", check=False)
     assert done.returncode == 1
     assert "'more' cannot be removed" in done.stderr
-    # As it was before the command that was killed.
+    # The state before the killed command.
     assert (cluster.data_dir / "cluster.yaml").read_text() == MORE
     cluster.up()
     assert names(cluster) == ["more", "empty"]

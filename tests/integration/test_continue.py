@@ -1,4 +1,4 @@
-"""`det experiment continue` on real processes, some of which are killed."""
+"""`det experiment continue` on real processes; the test kills some of them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_search_of_which_one_trial_failed(cluster: LocalCluster, tmp_path: Pat
     assert after.keys() == before.keys()
     assert {t["state"] for t in after.values()} == {"COMPLETED"}
     legs = (tmp_path / "legs").read_text().splitlines()
-    # Nothing but the failed trial ran again, and that from its checkpoint.
+    # Only the failed trial ran again, from its checkpoint.
     assert sorted(legs) == ["1 from 0", "2 from 0", "2 from 2", "3 from 0"]
     refused = cluster.det("experiment", "continue", str(experiment), check=False)
     assert refused.returncode == 1

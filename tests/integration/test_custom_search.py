@@ -99,7 +99,7 @@ class LocalSearch:
             )
 
     def kill_after(self, events: int) -> None:
-        """``kill -9`` once that many more events have been answered."""
+        """``kill -9`` once this number of further events have been answered."""
         wanted = self.log.read_text().count("event ") + events
         until(
             f"{events} more events",
@@ -145,7 +145,7 @@ def check_trials(cluster: LocalCluster, experiment: int) -> None:
 
 
 def kill_flow(cluster: LocalCluster, experiment: int) -> None:
-    """``kill -9`` of the process that runs the experiment's flow, by the agent's record of it."""
+    """``kill -9`` of the process that runs the experiment's flow, found in the agent's records."""
 
     def record() -> Path | None:
         run_id = cluster.describe(experiment)["flowRunId"]

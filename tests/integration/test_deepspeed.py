@@ -17,7 +17,7 @@ from tests.outcomes import client
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/deepspeed"
-# What it imports and we do not.
+# Modules that it imports and we do not.
 PACKAGES = ("deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo")
 pytestmark = pytest.mark.timeout(900)
 

@@ -124,7 +124,7 @@ def workers(cluster: LocalCluster, experiment_id: int) -> list[psutil.Process]:
 def test_the_launcher_or_the_agent_killed(
     cluster: LocalCluster, unbroken: int, tmp_path: Path
 ) -> None:
-    """Workers go with their launcher; a gang does not need the agent."""
+    """Workers end with their launcher; a gang does not need the agent."""
     experiment_id = submit(cluster, tmp_path, UNTIL_TOLD)
     wait_for_epoch(cluster, experiment_id, 2)
     first = workers(cluster, experiment_id)

@@ -202,7 +202,7 @@ DISKS = {
 def ended(
     cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Outcome]]:
-    """The end of each case; those of :data:`DISKS` exist if they could be mounted."""
+    """The end of each case; the cases of :data:`DISKS` exist if they could be mounted."""
     folder = tmp_path_factory.mktemp("failures")
     cases = {name: failure.case for name, failure in FAILURES.items()}
     with contextlib.ExitStack() as stack:
@@ -223,7 +223,7 @@ def test_the_reason_is_said(ended: dict[str, Outcome], name: str) -> None:
     assert re.search(failure.log, found.text, re.MULTILINE)
     if failure.state == "ERROR":
         assert found.reason == f"trial {found.trial['id']}: {found.trial['reason']}"
-        # The log alone tells the end, too; what the script printed itself is not said again.
+        # The log alone also shows the end; the service does not repeat the script's output.
         reason = found.trial["reason"].removeprefix("could not start: ")
         words, *said = re.split(
             r"(?<=code \d): (?:rank \d+: )?(?:last line of stderr: )?", reason, maxsplit=1

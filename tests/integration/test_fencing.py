@@ -28,7 +28,7 @@ searcher: {name: single, metric: loss, max_length: 2}
 max_restarts: 0
 """
 
-# What the first leg does, once, and what ends it. The second one has nothing of the kind to do.
+# The steps of the first leg, once, and its end. The second leg has no such steps.
 TRAIN = """
 import os, pathlib, sys, time
 import determined as det
@@ -66,7 +66,7 @@ def prefect(cluster: LocalCluster) -> Prefect:
 
 @pytest.fixture
 def quiet_agent(cluster: LocalCluster) -> Iterator[None]:
-    """The agent does not hear what it should kill: as when the network between is cut."""
+    """The agent does not get the order to kill, as if the network were cut."""
     pid = next(row["pid"] for row in status(cluster) if row["component"] == "agent")
     stopped = []
 
@@ -147,7 +147,7 @@ def test_a_dead_leg_that_only_computes_learns_it_at_its_checkpoint(
     (tmp_path / "go").touch()
     until_the_first_leg_ends(tmp_path)
     assert "has ended" in (tmp_path / "ended").read_text()
-    # Its files, which nobody would ever know of, are gone again.
+    # Its files, which no row names, are removed again.
     until("its files gone", lambda: stored(cluster), equals=before)
 
 
@@ -183,7 +183,7 @@ with det.core.init() as core:
 def execute(
     cluster: LocalCluster, prefect: Prefect, run_id: str, home: Path
 ) -> subprocess.Popen[bytes]:
-    """Prefect's own engine, as its runner starts it; what it says goes to ``<home>/out``."""
+    """Prefect's own engine, as its runner starts it; its output goes to ``<home>/out``."""
     record = json.loads((cluster.data_dir / "cluster.json").read_text())
     home.mkdir(parents=True)
     with (home / "out").open("wb") as out:
@@ -204,7 +204,7 @@ def execute(
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Waits until they have ended by themselves."""
+    """Wait until they have ended."""
     try:
         for process in processes:
             process.wait(TIMEOUT_S)
@@ -234,7 +234,7 @@ def test_two_workers_that_execute_the_same_trial_run(
         )
         prefect.http.patch("/work_pools/default", json={"is_paused": True}).raise_for_status()
         run_id = cluster.trials(experiment)[0]["flowRunId"]
-        # By then nothing more is on its way to Prefect that would replace what the test sets.
+        # By then no undelivered message to Prefect can replace the state that the test sets.
         until(
             "the reason told",
             lambda: prefect.call(f"/flow_runs/{run_id}")["state_name"].startswith(

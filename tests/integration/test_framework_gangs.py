@@ -67,7 +67,7 @@ def check_preempted(found: Results) -> None:
 
 
 def check_resumed(found: Results, unbroken: Results) -> None:
-    """As if it had not been stopped, bit for bit."""
+    """Equal, bit for bit, to a run without a stop."""
     assert found["training"] == unbroken["training"]
     assert found["validation"] == unbroken["validation"]
     assert found["legs"][-1]["weights"] == unbroken["legs"][-1]["weights"]
@@ -83,7 +83,7 @@ def test_lightning(gang: Callable[[str], Results]) -> None:
     assert list(map(int, unbroken["validation"])) == unbroken["checkpoints"] == [2, 4, 6]
     check_legs(at_end, "steps", [2, 6])
     check_resumed(at_end, unbroken)
-    # Stopped within an epoch: as many batches as were left.
+    # Stopped within an epoch: the remaining batches.
     check_legs(within, "steps", [3, 6])
     check_preempted(within)
     assert within["training"].keys() == unbroken["training"].keys()

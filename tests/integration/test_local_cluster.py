@@ -1,5 +1,5 @@
-"""The local cluster's processes: started, found again, killed, stopped. Postgres and Prefect are the
-real ones; what is about processes in general is tried with small programs in their place."""
+"""The local cluster's processes: started, found again, killed, stopped. Postgres and Prefect are real; tests
+of processes in general use small programs instead."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ POSTGRES = ("postgres",)
 
 @pytest.fixture
 def outside():
-    """A folder that another pytest session does not close for Postgres' user (pytest's own are)."""
+    """A folder that Postgres' user can enter; another pytest session would close pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="det-cluster-") as folder:
         yield Path(folder)
 
@@ -177,8 +177,8 @@ def on_prefects_page(state: ClusterState) -> dict[str, Any]:
 
 
 def test_a_cluster_of_the_release_before_is_moved(data):
-    """There everything belonged to the superuser, as whom the service and Prefect ran. What people have set
-    on Prefect's page is in force afterwards, once."""
+    """There everything belonged to the superuser, and the service and Prefect ran as that role. What people
+    have set on Prefect's page is in force afterwards, once."""
     both = ("postgres", "prefect")
     state = cluster_up(data, components=both)
     set_on_prefects_page(state)
@@ -337,7 +337,7 @@ def test_prefect_with_auth_survives_a_killed_postgres(data):
     rows = {row.component: row for row in cluster_status(data)}
     assert [rows[name].state for name in both] == ["running", "running"]
     assert rows["prefect"].memory is None or rows["prefect"].memory > 50_000_000
-    # The command that started it is gone from its point of view: a session of its own.
+    # It does not depend on the command that started it, because it has a separate session.
     assert os.getsid(prefect) == prefect
     cluster_down(data)
     assert left_of(state) == []
@@ -412,7 +412,7 @@ def test_changed_settings_restart_a_component(layout):
 
 
 def test_down_ends_training_that_outlived_its_agent(layout, tmp_path):
-    # A child in a session of its own that ignores SIGTERM, left behind by a killed agent.
+    # A child in a separate session that ignores SIGTERM, left behind by a killed agent.
     child = (
         "import signal,time,pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         f"pathlib.Path({str(tmp_path / 'up')!r}).touch(); time.sleep(600)"

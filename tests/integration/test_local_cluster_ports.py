@@ -80,7 +80,7 @@ def server(layout: Layout, name: str, port: int, code: str = LISTEN) -> Componen
 
 
 def knower(name: str, port: int) -> Component:
-    """Ready at once; is told a port."""
+    """Ready at once; gets a port."""
     return Component(
         name=name,
         argv=(sys.executable, "-c", SLEEP),
@@ -129,7 +129,7 @@ def test_it_is_moved_before_it_has_noticed_by_itself(layout):
 
 
 def test_port_of_an_outgoing_connection(layout):
-    # Bound, but nobody listens: what connect() takes for its own end.
+    # The port is bound, but no server listens: connect() could connect to itself.
     free = free_port()
     with socket.socket() as client:
         client.bind(("127.0.0.1", 0))
@@ -261,7 +261,7 @@ def test_real_components_whose_ports_are_all_stolen(monkeypatch):
         assert states.load(Layout.of(data)) == state
         assert probe.get(f"{state.prefect_api_url}/version", login=state.prefect_auth)
         ready = probe.get(f"{state.master_url}/ready")
-        assert ready == {"status": "ready"}  # with its own Prefect, or it would say so
+        assert ready == {"status": "ready"}  # it uses its own Prefect
         told = json.loads((data / "service.json").read_text())
         assert told["prefect_api_url"] == state.prefect_api_url
         notes = Notes()

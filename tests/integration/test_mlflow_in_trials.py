@@ -1,4 +1,4 @@
-"""MLflow in a training script: what it logs is the trial's own; and the ways from a run to its page."""
+"""MLflow in a training script: its data belong to the trial; and the links from a run to its page."""
 
 from __future__ import annotations
 

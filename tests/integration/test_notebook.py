@@ -72,7 +72,7 @@ def test_a_tensorboard_follows_a_running_search(cluster: LocalCluster, tmp_path:
 
             before = until("the trial's first points", lambda: steps() or None)
             until("more points", lambda: steps() > before or None)
-            # Its page is no use of somebody's session: without one it is not there.
+            # A request for its page does not count as use: without a session the page does not load.
             assert httpx.get(str(client.base_url).rstrip("/") + at).status_code == 401
     finally:
         cluster.det("tensorboard", "kill", "-f", task_id)
@@ -139,7 +139,7 @@ class Jupyter:
                 if given["msg_type"] == "error":
                     raise AssertionError(given["content"])
                 found.extend(given["content"].get("data") or ())
-                # It comes last of what a cell gives; the reply comes another way.
+                # It is the last message of a cell's output; the reply takes another channel.
                 if given["content"].get("execution_state") == "idle":
                     return found
 
@@ -190,8 +190,8 @@ def test_a_notebook_in_a_browser_and_its_files_in_the_next_one(
         see(browser, ".jp-LauncherCard[data-category='Notebook']").click()
         see(browser, ".jp-Notebook .cm-content").click()
         browser.switch_to.active_element.send_keys(PLOT)
-        # JupyterLab passes over a cell that is run before its page has a kernel, without a word: nothing is
-        # sent by its websocket. Its indicator beside the kernel's name says "idle" before that.
+        # JupyterLab silently ignores a cell that runs before its page has a kernel: its websocket sends
+        # nothing. Its indicator beside the kernel's name says "idle" before that.
         until("a kernel", lambda: "| Idle" in see(browser, "#jp-main-statusbar").text)
         browser.switch_to.active_element.send_keys(Keys.SHIFT, Keys.ENTER)
         picture = see(browser, ".jp-OutputArea-output img")

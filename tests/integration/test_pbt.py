@@ -59,7 +59,7 @@ def test_copies_go_on_from_the_checkpoints_of_the_best(
         for line in cluster.det("trial", "logs", str(trial["id"])).stdout.splitlines()
         if "LINEAGE " in line
     ]
-    # Every member reported once per round; what it knows is as long as its rounds.
+    # Every member reported once per round; its lineage is as long as its training.
     assert sorted(length for _, length, _ in lines) == [2] * 4 + [4] * 4 + [6] * 4
     assert all(len(lineage) == length for _, length, lineage in lines)
     seen = {(trial, length): lineage for trial, length, lineage in lines}

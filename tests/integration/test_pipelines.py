@@ -45,7 +45,7 @@ def step(name: str, wait: Path, **more: Any) -> pipeline.Step:
 
 
 def kill_flow(cluster: LocalCluster, flow_run_id: str) -> None:
-    """``kill -9`` of the flow's process, by the agent's record of it."""
+    """``kill -9`` of the flow's process, found in the agent's records."""
 
     def record() -> Path | None:
         found = (cluster.data_dir / "agent" / "flow_runs").glob("*.json")

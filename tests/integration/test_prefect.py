@@ -106,7 +106,7 @@ def test_prefect_deploy_all(
     assert {"experiment", "trial"} <= {deployment["name"] for deployment in found}
     test_pool = {deployment["work_pool_name"] for deployment in found}
     assert test_pool == {"default"}
-    # Their runs are forked as before, in the directory that they were deployed from.
+    # Their runs are still forked, in the directory of their deployment.
     deployment = prefect.deployment("experiment/experiment")
     config = CONFIG.replace("[1, 2, 3]", "[7]").replace("from-prefect", "deployed-by-hand")
     run = prefect.call(
@@ -185,7 +185,7 @@ def test_the_trial_flow_under_prefects_engine(
 
 
 def variables_of(prefect: Prefect, run_id: str) -> dict[str, str]:
-    """What a worker puts into the environment of the run."""
+    """The variables that a worker sets in the run's environment."""
     run = prefect.http.get(f"/flow_runs/{run_id}").raise_for_status().json()
     found: dict[str, str] = run["job_variables"]["env"]
     return found
@@ -206,7 +206,7 @@ class Page:
         record = json.loads((cluster.data_dir / "cluster.json").read_text())
         own = f"prefect.localhost:{httpx.URL(record['master_url']).port}"
         self.url = f"http://{own}"
-        # What somebody types into the browser's own window. A page whose own address has it may not fetch.
+        # Input into the browser's login window. A page whose own address has it may not fetch.
         browser.get(f"http://admin:{record['passwords']['admin']}@{own}/ui-settings")
         browser.get(self.url)
         self.shows("Deployments", "Blocks")
@@ -219,7 +219,7 @@ class Page:
         return list(self.wait.until(lambda page: page.find_elements(by, selector)))
 
     def shows(self, *texts: str) -> None:
-        """Waits until the page shows all of them."""
+        """Waits until the page shows all the texts."""
         self.wait.until(lambda _: all(text in self.text() for text in texts))
 
     def text(self) -> str:

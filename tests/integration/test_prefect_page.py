@@ -20,7 +20,7 @@ SECRET = "kept-by-alice"
 
 
 class Service:
-    """The cluster's service as its users ask it, at the address of its own and of Prefect's pages."""
+    """The cluster's service as its users reach it, at its address and at the address of Prefect's pages."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         record = json.loads((cluster.data_dir / "cluster.json").read_text())
@@ -63,7 +63,7 @@ def test_browsers_are_led_to_the_pages_own_host_name_and_asked_there(service: Se
         led = visitor.get("/prefect/runs/flow-run/7?tab=Logs", headers={"Accept": "text/html"})
         assert led.status_code == 302
         assert led.headers["location"] == f"http://{service.host}/runs/flow-run/7?tab=Logs"
-        # A password that a browser has been told for this address would count at every page of it.
+        # A browser would send a password for this address to every page at the address.
         assert "www-authenticate" not in visitor.get("/prefect/api/version").headers
         elsewhere = visitor.get("/prefect/", headers={"Host": "det.example.com"})
         assert elsewhere.status_code == 404 and "proxy_host" in elsewhere.text
@@ -74,7 +74,7 @@ def test_browsers_are_led_to_the_pages_own_host_name_and_asked_there(service: Se
         assert "PREFECT_API_AUTH_STRING" in refused.json()["message"]
         wrong = visitor.get("/", auth=("determined", "wrong"))
         assert wrong.status_code == 401
-        # The service's own pages and API are not there.
+        # The service's own pages and API do not exist at this address.
         assert visitor.get("/api/v1/me").status_code == 401
     with service.asks() as visitor:
         page = visitor.get("/")
@@ -89,7 +89,7 @@ def test_browsers_are_led_to_the_pages_own_host_name_and_asked_there(service: Se
 def test_other_users_look_and_change_nothing(
     cluster: LocalCluster, service: Service, run: str
 ) -> None:
-    """Gains, without this: a run of any command with the agent's account, and what others keep in Prefect."""
+    """Gains, without this: a run of any command with the agent's account, and others' data in Prefect."""
     with service.asks() as visitor:
         seen = visitor.get(f"/api/flow_runs/{run}").json()
         assert seen["id"] == run and seen["parameters"] == {}

@@ -1,4 +1,4 @@
-"""A server inside of a training process, reached through the proxy; and what a hostile page cannot do."""
+"""A server inside a training process, reached through the proxy; and the limits of a hostile page."""
 
 from __future__ import annotations
 

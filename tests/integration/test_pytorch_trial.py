@@ -47,7 +47,7 @@ def config(**changes: Any) -> dict[str, Any]:
 def submit(
     cluster: LocalCluster, folder: Path, configuration: dict[str, Any], held: str = "False"
 ) -> int:
-    """Submits the example's model, and a form of it that stands still as long as ``held`` is true."""
+    """Submit the example's model, in a form that pauses while ``held`` is true."""
     model = {f"{name}_py": (EXAMPLE / f"{name}.py").read_text() for name in ("model_def", "train")}
     folder.mkdir(exist_ok=True)
     model["held_py"] = HELD.format(held=held.format(go=str(folder / "go")))
@@ -145,7 +145,7 @@ def test_two_processes_one_of_them_killed(cluster: LocalCluster, tmp_path: Path)
     assert losses(cluster, experiment_id) == losses(cluster, alone)
     assert validations(cluster, experiment_id) == validated
     assert cluster.trials(experiment_id)[0]["restarts"] == 1
-    # What one process stores, another number of them loads.
+    # A checkpoint stored by one process is loaded by another number of processes.
     checkpoint = client(cluster).get_experiment(experiment_id).top_checkpoint()
     path = checkpoint.download(str(tmp_path / "checkpoint"))
     model = pytorch.load_trial_from_checkpoint_path(path).model  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ LIMIT_S = 1800
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """With a home in which nothing is, and no cluster when the test has ended."""
+    """With an empty home, and no cluster left after the test."""
     with memory_folder("determined-readme-") as name:
         place = Path(name)
         (place / "home").mkdir()
@@ -31,5 +31,5 @@ def test_readme_works_as_printed(folder: Path) -> None:
     checkout, home = folder / "checkout", folder / "home"
     page_session.clone(checkout)
     page_session.run(checkout / "README.md", checkout, folder, page_session.environment(home))
-    # What the examples write is ignored, or elsewhere.
+    # Git ignores the examples' output, or it lies elsewhere.
     assert page_session.git(checkout, "status", "--porcelain") == ""

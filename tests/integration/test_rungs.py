@@ -1,4 +1,5 @@
-"""ASHA on the real cluster: who waits between rungs holds nothing, who is stopped ends in order.
+"""ASHA on the real cluster: a trial that waits between rungs holds no slots, and a stopped trial ends in
+order.
 
 One trial trains at a time, so that the order of events, and with it every decision, is that of the
 simulation.
@@ -76,7 +77,7 @@ def holders(session: Session) -> list[str]:
 
 
 def lines(session: Session, trial_id: int, first_word: str) -> list[list[str]]:
-    """The words after ``first_word`` of the lines of the trial's log that begin with it."""
+    """The remaining words of the lines of the trial's log that begin with ``first_word``."""
     logs = [entry["log"].split() for entry in session.stream(f"/api/v1/trials/{trial_id}/logs")]
     return [words[1:] for words in logs if words and words[0] == first_word]
 

@@ -99,7 +99,7 @@ def test_trials_are_subflows_of_the_experiment_in_prefect(
 @pytest.mark.parametrize("example", ["const", "grid"])
 def test_the_digits_example(cluster: LocalCluster, example: str) -> None:
     folder = ROOT / "examples/digits"
-    # All twelve of the grid, for as many epochs as the best of them need.
+    # All twelve trials of the grid, for the number of epochs that the best ones need.
     epochs = {"const": 10, "grid": 5}[example]
     done = cluster.det(
         *("flow", "run", str(folder / f"{example}.yaml"), str(folder)),

@@ -96,7 +96,7 @@ def submit(cluster: LocalCluster, folder: Path, held: bool = False) -> int:
     config["resources"] = {"slots_per_trial": 3, "resource_pool": "machines"}
     # Each step of three processes takes turns on the few cores: a quarter of the steps will do.
     config["hyperparameters"]["global_batch_size"] = 120
-    # Three nodes of one machine: threads that look for work keep its cores from those that have some.
+    # Three nodes on one machine: idle threads that poll for work take its cores from busy threads.
     config["environment"] = {"environment_variables": ["OMP_NUM_THREADS=1"]}
     script = (EXAMPLE / "train.py").read_text()
     changed = (
@@ -173,7 +173,7 @@ def unbroken(
 def test_a_slow_node_a_killed_chief_and_a_network_that_is_cut(
     pool: tuple[LocalCluster, list[Agent]], unbroken: dict[int, float], tmp_path: Path
 ) -> None:
-    """One trial that meets all of it: each of its legs starts three processes that import torch."""
+    """One trial meets all of these cases, because each leg starts three processes that import torch."""
     cluster, agents = pool
     late = agents[1].process
     late.send_signal(signal.SIGSTOP)
@@ -198,7 +198,7 @@ def test_a_slow_node_a_killed_chief_and_a_network_that_is_cut(
     assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
     assert losses(cluster, experiment_id) == unbroken
     (trial,) = cluster.trials(experiment_id)
-    assert trial["restarts"] == 1  # a machine that is gone is no failure of the trial
+    assert trial["restarts"] == 1  # the loss of a machine does not count as a failure of the trial
     killed, lost, last = legs(cluster, experiment_id)
     assert "on agent node-0" in killed["reason"]
     assert lost["startTime"] >= killed["endTime"]

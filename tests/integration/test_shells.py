@@ -25,7 +25,7 @@ PASSWORD = "long-enough"
 
 @pytest.fixture(scope="module")
 def other(cluster: LocalCluster) -> dict[str, str]:
-    """The variables of a user who is no administrator."""
+    """The variables of a user who is not an administrator."""
     passwords = json.loads((cluster.data_dir / "cluster.json").read_text())["passwords"]
     admin = {"DET_USER": "admin", "DET_PASS": passwords["admin"]}
     script = (
@@ -66,7 +66,7 @@ def run(
 
 
 def echo_server() -> int:
-    """The port of a server that answers each connection with what it says, in capitals."""
+    """The port of a server that returns the input of each connection in capitals."""
     listener = listening()
 
     def serve() -> None:
@@ -129,7 +129,7 @@ def test_ssh_scp_and_forwarding(cluster: LocalCluster, shell: str, tmp_path: Pat
     ssh = psutil.Process(forwarding.pid).children()
     forwarding.terminate()
     forwarding.communicate()
-    # What det has started ends with it.
+    # Processes that det started end with it.
     psutil.wait_procs(ssh, timeout=TIMEOUT_S)
 
     cluster.det("shell", "config-ssh", "--remove")
@@ -149,7 +149,7 @@ def test_the_owner_alone_gets_in(
     stolen = run(cluster, *shlex.split(command), "id", code=255, **other)
     assert "may not" in stolen.stderr or "visit" in stolen.stderr, stolen.stderr
 
-    # The owner's key opens no other shell, for those who may go there.
+    # The owner's key opens no other shell, even for users who may visit it.
     given = ["--config", "resources.slots=0", "-d"]
     second = run(cluster, *DET, "shell", "start", *given, **other).stdout.strip()
     theirs = run(cluster, *DET, "shell", "show-ssh-command", second, **other).stdout
@@ -167,7 +167,7 @@ def test_a_terminal_without_ssh_and_the_service_killed(cluster: LocalCluster, sh
     typed = "cat a.txt; echo $TERM-$((20+2)); exit 5\n"
     done = run(cluster, *words, code=5, stdin=typed, TERM="vt100")
     assert "of the context" in done.stdout and "vt100-22" in done.stdout
-    # Nothing is typed, as in a cron job: it ends.
+    # Without input, as in a cron job, it ends.
     run(cluster, *words, stdin="")
 
     with subprocess.Popen(words, env=cluster.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

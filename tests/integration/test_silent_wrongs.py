@@ -1,4 +1,4 @@
-"""Configurations that promise something else than the script or the cluster does: the user is told."""
+"""Configurations that contradict the script or the cluster: the user gets a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of `det init`; those of other frameworks are in test_frameworks.py."""
+"""Templates of `det init`; templates of other frameworks are in test_frameworks.py."""
 
 from __future__ import annotations
 

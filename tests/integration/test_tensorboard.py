@@ -54,11 +54,11 @@ def scalars(directory: Path) -> dict[str, dict[int, float]]:
 
 
 def reported(trial: Any, group: str, prefix: str) -> dict[str, dict[int, float]]:
-    """What the service knows, in the form of :func:`scalars`: floats of 32 bits."""
+    """The service's metrics, in the form of :func:`scalars`: floats of 32 bits."""
     result: dict[str, dict[int, float]] = {}
     for report in trial.iter_metrics(group):
         for name, value in report.metrics.items():
-            # Names that say so themselves are kept.
+            # Names that already have the prefix are kept.
             tag = f"Determined/{name}" if name.startswith("val") else prefix + name
             points = result.setdefault(tag, {})
             points[report.steps_completed] = float(np.float32(value))
@@ -89,7 +89,7 @@ def test_a_killed_and_resumed_trial(cluster: LocalCluster, tmp_path: Path) -> No
     assert math.isnan(known["Determined/x"][2])
     assert known["Determined/x"][5] == 2 + 5 / 8
     assert same(charts, known), (charts, known)
-    # The machine's metrics have groups of their own.
+    # The machine's metrics have separate groups.
     (memory,) = trial.iter_metrics("memory")
     (values,) = memory.metrics.values()
     assert values["memory_free"] > 1e6

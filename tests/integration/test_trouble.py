@@ -1,6 +1,6 @@
 """The commands for trouble, on real processes: several ids, describe, support-bundle, cluster doctor.
 
-What the doctor finds in a cluster that is broken: disposable/test_doctor.py.
+For the doctor's findings in a broken cluster see disposable/test_doctor.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tests.local_cluster import DET, LocalCluster
 from tests.outcomes import GOOD, Case, Outcome, client, outcomes, script
 from tests.waiting import TIMEOUT_S, until
 
-# What training code may be and do. Of each: what must be among the lines it printed.
+# What training code may be and do. For each: the text that must be in its output.
 WORKS: dict[str, tuple[Case, list[str]]] = {
     "module-of-a-package": (
         Case(
@@ -239,7 +239,7 @@ class Terminal:
         self.shown = ""
 
     def read(self, until: Callable[[str], object], timeout_s: float = TIMEOUT_S) -> str:
-        """Reads until ``until`` holds for all that was shown."""
+        """Read until ``until`` holds for the whole output."""
         deadline = time.monotonic() + timeout_s
         while not until(self.shown):
             assert time.monotonic() < deadline, self.shown
@@ -307,7 +307,7 @@ def test_two_runs_at_once_from_a_folder_with_names_of_ours(
     model.mkdir()
     (model / "script.py").write_text(TRAINS)
     (tmp_path / "search.yaml").write_text(SEARCH)
-    # As it is installed: `python -m` would put the working directory first by itself.
+    # As it is installed: `python -m` would put the working directory first.
     det = [str(Path(sys.executable).with_name("det")), "flow", "run", "search.yaml", "model"]
     runs = [
         subprocess.Popen(
@@ -335,7 +335,7 @@ max_restarts: 0
 """
 
 BROKEN = {
-    # what is typed instead of what, and the message
+    # the correct text, the typed text, and the message
     "misspelled": ("metric:", "metirc:", "7: searcher.metirc: unknown field for name: single; did"
                    " you mean 'metric'?"),
     "searcher": ("single", "signle", "6: searcher.name: found 'signle'; did you mean 'single'?"),
@@ -351,7 +351,7 @@ BROKEN = {
     "duplicate": ("max_restarts: 0", "name: again", "9: name: duplicate key (first on line 1)"),
     "not-yaml": ("name: broken", "name: [broken", "not YAML: expected"),
     "pool": ("max_restarts: 0", "resources: {resource_pool: moon}", "resources.resource_pool: there"
-             " is no resource pool 'moon' (there are default)"),
+             " is no resource pool 'moon' (allowed: default)"),
     "slots": ("max_restarts: 0", "resources: {slots_per_trial: 64}", "resources.slots_per_trial: 64"
               " slots are more than any agent of the resource pool 'default' has"),
 }  # fmt: skip
@@ -440,7 +440,7 @@ def test_everything_survives_down_and_up(cluster: LocalCluster, tmp_path: Path) 
             cluster.det("experiment", "config", number).stdout,
         ]
 
-    # Its checkpoints are looked through after its end.
+    # The collection of its checkpoints runs after its end.
     until("all checkpoints looked through", lambda: not cluster.collections())
     before = everything()
     open_one, folder = begin(cluster, tmp_path)

@@ -147,7 +147,7 @@ async def test_a_limit_of_connections_at_once(
     for user, said in ((ALICE, "2 of them yours"), (BOB, "3 downloads")):
         with pytest.raises(Unavailable, match=said):
             await readers.read(stored.question(), user)
-    # Bob's ends; there is room for him, and none for a third one of Alice.
+    # Bob's download ends; Bob may start another one, and Alice may not start a third.
     running.pop().close()
     with pytest.raises(Unavailable):
         await readers.read(stored.question(), ALICE)

@@ -1,4 +1,4 @@
-"""What is in our wheel: all that the checkout's packages hold, and nothing else."""
+"""The contents of our wheel: exactly the files of the checkout's packages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 @pytest.fixture(scope="module")
 def names(wheel: zipfile.ZipFile) -> set[str]:
-    """Its files, but what describes the wheel."""
+    """Its files, without the wheel's metadata."""
     return {name for name in wheel.namelist() if ".dist-info/" not in name}
 
 
@@ -39,7 +39,7 @@ def test_it_holds_the_packages_and_the_templates(names: set[str]) -> None:
         if (ROOT / path).exists():
             expected.add(places[place] + path.removeprefix(place))
     assert expected <= names
-    # What nobody has committed yet is there, too, but nothing from elsewhere.
+    # Uncommitted files are included, too, but no files from elsewhere.
     assert {name.split("/")[0] for name in names} == {Path(one).name for one in target["packages"]}
     assert [name for name in names if name.endswith((".pyc", ".so")) or "/." in name] == []
 

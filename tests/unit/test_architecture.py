@@ -25,8 +25,7 @@ PACKAGES = {
     "determined_deployments": ROOT / "deployments/determined_deployments",
 }
 
-# The harness' modules that the platform shares; everything else of it belongs to training processes
-# and users.
+# The harness' modules that the platform shares; its other modules belong to training processes and users.
 CONFIG = {"determined.expconf"}
 VERSION = {"determined.__version__"}
 BACKOFF = {"determined.common.backoff"}
@@ -45,14 +44,14 @@ PROMOTION = {"determined.common.promotion"}
 # Pipelines are read and resolved by `det`, the SDK and the service alike.
 PIPELINE = {"determined.common.pipeline"}
 CLIENT = CONFIG | {"determined.common"}
-# Who runs where checkpoint storage is reached: legs verify, a flow deletes, a reader hands out.
+# Processes that reach checkpoint storage: legs verify, a flow deletes, a reader serves downloads.
 STORAGE = {"determined.storage", "determined.errors"}
 
 ALLOWED: dict[str, set[str]] = {
     "determined": {"determined"},
     "determined_searchers": {"determined_searchers"} | INSTALLATION,
-    # The limits on names, tags and metadata are the wire's. The server of MLflow's pages, a process of its
-    # own, reads and writes files, and asks the service for changes.
+    # The limits on names, tags and metadata are the wire's. The server of MLflow's pages, a separate process,
+    # reads and writes files, and sends changes to the service.
     "determined_registry": {"determined_registry", "determined.common.api"}
     | CONFIG
     | WIRE
@@ -104,7 +103,7 @@ def imports_of(path: Path, package: str) -> Iterator[str]:
                 base = list(module_parts[:-1][: len(module_parts) - node.level])
             origin = ".".join([*base, *([node.module] if node.module else [])])
             yield origin
-            # A name that is imported from a package may be a module of it.
+            # A name that is imported from a package may be one of its modules.
             if is_ours(origin):
                 yield from (f"{origin}.{name.name}" for name in node.names)
 
@@ -255,11 +254,11 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
     }
     for module in GIVE_EACH_OTHER & left.keys():
         left[module] -= GIVE_EACH_OTHER
-    # Typed by both of them.
+    # Typed by both.
     left.get("determined.experimental._frames", set()).difference_update(GIVE_EACH_OTHER)
     while leaves := {module for module, names in left.items() if not names & left.keys()}:
         left = {module: names for module, names in left.items() if module not in leaves}
-    # Who only imports a circle is none of it.
+    # A module that only imports a circle is not part of it.
     while unused := left.keys() - set().union(*left.values()):
         left = {module: names for module, names in left.items() if module not in unused}
     assert sorted(left) == []
@@ -267,7 +266,7 @@ def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
 
 @pytest.mark.parametrize("room", ["web", "internal", "public"])
 def test_routes_change_no_rows(room: str) -> None:
-    """They call a room below, which does: no statement that writes stands in a route's module."""
+    """Routes call a room below, which writes: a route's module contains no writing statement."""
     files = list((SERVICE / room).rglob("*.py"))
     assert files
     wrong = [

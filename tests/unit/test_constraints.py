@@ -1,4 +1,4 @@
-"""The versions that are installed, and those that constraints.txt gives to others."""
+"""The installed versions, and the versions in constraints.txt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def pins() -> dict[str, Requirement]:
 
 
 def test_every_version_can_be_installed_on_the_oldest_python() -> None:
-    """One that cannot be makes pip look for another set of all others, for many minutes, in vain."""
+    """An impossible version makes pip search for another set of all others, for many minutes, without
+    success."""
     oldest, refused = first_python(), []
     for name, pin in pins().items():
         try:

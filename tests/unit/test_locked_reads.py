@@ -1,7 +1,7 @@
 """Code that changes a part of a stored value locks its row before it reads it (docs/inside/registry.md).
 
-A statement that waits for a lock looks again at the rows that it locks, and at no others: what it reads of
-joined tables is older than the lock. The checks read the sources, SQL texts and SQLAlchemy alike.
+A statement that waits for a lock reads only the locked rows again: values from joined tables are older than
+the lock. The checks read the sources, SQL texts and SQLAlchemy alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEADY = {
     "allocations.trial_id",
     "experiments.owner_id",
     "experiments.unmanaged",
-    # Only `continue` changes it, of what has ended.
+    # Only `continue` changes it, after the end.
     "experiments.config -> 'searcher'",
     "tasks.kind",
 }
@@ -60,7 +60,7 @@ def _level(sql: str, at: int) -> str:
 
 
 def _without_parentheses(sql: str) -> str:
-    """Of the same length: what stands in parentheses is blank."""
+    """A text of the same length, with blanks inside parentheses."""
     depth, kept = 0, []
     for one in sql:
         depth -= one == ")"
@@ -73,7 +73,7 @@ def unlocked_reads_of_select(call: ast.Call, tables: dict[str, str]) -> Iterator
     """The same of ``sa.select(…)….with_for_update(of=…)``; ``tables``: by the names of their columns."""
     of = next((one.value for one in call.keywords if one.arg == "of"), None)
     if of is None:
-        return  # it locks whatever it reads
+        return  # it locks all rows that it reads
     locked = {node.id for node in ast.walk(of) if isinstance(node, ast.Name)}
     chain: ast.AST = call
     while isinstance(chain, ast.Call) and isinstance(chain.func, ast.Attribute):
@@ -115,7 +115,7 @@ def short_names(tree: list[ast.AST]) -> dict[str, str]:
 
 
 def text_of(node: ast.AST) -> str | None:
-    """A text as it is written; what an f-string puts in is a word."""
+    """A string's text; each placeholder of an f-string becomes a word."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -200,9 +200,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def blind_updates(function: Function, tables: dict[str, str]) -> list[str]:
-    """The tables of which the function reads a row without its lock, and then writes it.
+    """The tables in which the function reads a row without a lock, and then writes it.
 
-    Where the caller has locked the row, the function's docstring says so.
+    If the caller has locked the row, the function's docstring must say so.
     """
     nodes = list(ast.walk(function))
     if "locked" in (ast.get_docstring(function) or "") or any(_locks(node) for node in nodes):
@@ -292,7 +292,7 @@ def test_a_blind_update_is_seen() -> None:
     assert blind_updates(locked, tables) == blind_updates(other, tables) == []
 
 
-# By its contract: the training code replaces what it has noted of its trial.
+# By its contract: the training code replaces its trial's metadata.
 REPLACES = {"harness/determined/core/_train.py"}
 
 

@@ -1,4 +1,4 @@
-"""README and docs name nothing that is not there: commands, options, extras, files, pages, headings."""
+"""README and docs name only existing commands, options, extras, files, pages and headings."""
 
 from __future__ import annotations
 

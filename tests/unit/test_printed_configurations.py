@@ -53,7 +53,7 @@ def judge(text: str) -> None:
     elif names <= set(ClusterConfig.model_fields):
         cluster_config.read_text(text)
     else:
-        # With what a part of an experiment's configuration does not show.
+        # With the fields that a part of an experiment's configuration does not show.
         expconf.check({**OF_EXPERIMENTS, **data})
 
 

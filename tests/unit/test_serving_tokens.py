@@ -1,4 +1,4 @@
-"""Signed tokens: each is good for one thing, and nobody makes one without the secret."""
+"""Signed tokens: each is valid for one thing, and cannot be made without the secret."""
 
 from __future__ import annotations
 

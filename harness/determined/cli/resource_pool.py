@@ -86,5 +86,5 @@ def describe(
         names = [pool["name"] for pool in pools]
         meant = nearest(name, names)
         hint = f"; did you mean {meant!r}?" if meant else ""
-        raise CliError(f"there is no resource pool {name!r}{hint} (there are {', '.join(names)})")
+        raise CliError(f"there is no resource pool {name!r}{hint} (allowed: {', '.join(names)})")
     render.show(DETAILS, found, chosen(json, csv), document=found[0])

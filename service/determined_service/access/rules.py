@@ -4,9 +4,9 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 
 | action | target | who may |
 |---|---|---|
-| read | everything | whoever is logged in, but for the next row |
+| read | everything | every user who is logged in, except in the next row |
 | read | cluster configuration | administrators |
-| create | experiment, model, task | whoever is logged in; it is theirs. A task's process: for its owner |
+| create | experiment, model, task | every user who is logged in, as owner; a task's process, for its owner |
 | create | pipeline, template | the same |
 | submit | experiment | the same; a Prefect run that was started by hand, its own |
 | create | user | administrators |
@@ -17,7 +17,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | change | user | the user itself (its display name and password), administrators; no training process |
 | administer | user | administrators (name, rights and state of an account) |
 | delete | experiment, checkpoint, model, pipeline, template | as to change them |
-| delete | session | whoever sends its token |
+| delete | session | every caller with its token |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | enter | task | the owner, administrators, logged in; no training process |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |

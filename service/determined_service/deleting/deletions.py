@@ -18,7 +18,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire.deletions import DONE, FAILED, REQUESTED, DeletionWork, Place
+from determined.common.wire.deletions import DONE, FAILED, REQUESTED, DeletionWork, StorageDeletions
 from determined_registry.database.tables import checkpoints, deletions, experiments, tasks, trials
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
@@ -348,11 +348,11 @@ async def work(conn: AsyncConnection, deletion_id: int, settings: Settings) -> D
         if row.kind == EXPERIMENT_WHOLE:
             # Files that MLflow's clients have logged (determined_registry.mlflow.artifacts).
             discard.append(f"{cluster_id}/mlflow/experiment/{row.experiment_id}")
-    places: dict[bytes, Place] = {}
+    places: dict[bytes, StorageDeletions] = {}
 
-    def place(storage: dict[str, Any]) -> Place:
+    def place(storage: dict[str, Any]) -> StorageDeletions:
         key = orjson.dumps(storage, option=orjson.OPT_SORT_KEYS)
-        return places.setdefault(key, Place(storage, [], unfinished_of, discard))
+        return places.setdefault(key, StorageDeletions(storage, [], unfinished_of, discard))
 
     if row.state == states.ACTIVE:
         if storage is not None:

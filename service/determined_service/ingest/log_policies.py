@@ -104,7 +104,7 @@ class Watched:
 
 
 @dataclass(slots=True)
-class Seen:
+class PolicyMatches:
     """The matches found in the lines of one request."""
 
     matches: list[dict[str, Any]] = field(default_factory=list)
@@ -138,24 +138,24 @@ class LogWatch:
 
     async def look(
         self, lines: Mapping[str, Sequence[str]], agents: Mapping[str, str] | None = None
-    ) -> Seen:
+    ) -> PolicyMatches:
         """Match the policies against ``lines`` (by allocation). ``agents``: the agents that claim to have
         written them."""
-        seen = Seen()
+        collected = PolicyMatches()
         if not lines:
-            return seen
+            return collected
         legs = await self._legs(lines)
         for allocation_id, texts in lines.items():
             leg = legs.get(allocation_id)
             if leg is not None and leg.policies:
                 writer = (agents or {}).get(allocation_id)
                 agent_id = writer if writer in leg.gang else leg.agent_id
-                await self._look(seen, allocation_id, leg, texts, agent_id)
-        return seen
+                await self._look(collected, allocation_id, leg, texts, agent_id)
+        return collected
 
     async def _look(
         self,
-        seen: Seen,
+        collected: PolicyMatches,
         allocation_id: str,
         leg: Watched,
         texts: Sequence[str],
@@ -174,7 +174,7 @@ class LogWatch:
         for policy in leg.policies:
             if policy.pattern in found:
                 line = texts[found[policy.pattern]].replace("\0", "").strip()
-                seen.matches.append(
+                collected.matches.append(
                     {
                         "trial_id": leg.trial_id,
                         "run_id": leg.run_id,
@@ -185,7 +185,7 @@ class LogWatch:
                     }
                 )
             elif self._search.is_slow(policy.pattern) and self._is_news(allocation_id, policy):
-                seen.notices.append((allocation_id, _SLOW.format(policy.name)))
+                collected.notices.append((allocation_id, _SLOW.format(policy.name)))
 
     def _is_news(self, allocation_id: str, policy: Policy) -> bool:
         key = (allocation_id, policy.pattern)

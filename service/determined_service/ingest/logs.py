@@ -21,7 +21,7 @@ from determined_service.base.errors import BadRequest, Forbidden
 from determined_service.base.hub import notify
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
 from determined_service.ingest.group_commit import GroupCommit
-from determined_service.ingest.log_policies import LogWatch, Seen
+from determined_service.ingest.log_policies import LogWatch, PolicyMatches
 from determined_service.ingest.log_room import ROW_BYTES, LogRoom
 from determined_service.ingest.streams import (
     Position,
@@ -51,7 +51,7 @@ class LogLines:
     by_allocation: dict[str, list[str]] = field(default_factory=dict)
     # Of an allocation, the agent that says it wrote the last of them.
     agents: dict[str, str] = field(default_factory=dict)
-    seen: Seen = field(default_factory=Seen)
+    matches: PolicyMatches = field(default_factory=PolicyMatches)
 
     @property
     def tasks(self) -> Collection[str]:
@@ -237,7 +237,7 @@ class LogsQueue:
         """
         if supervisor_of is not None:
             await self._watch.require_open(supervisor_of)
-        lines.seen = await self._watch.look(lines.by_allocation, lines.agents)
+        lines.matches = await self._watch.look(lines.by_allocation, lines.agents)
         return int(await self._queue.submit(lines))
 
     async def run(self) -> None:
@@ -272,8 +272,8 @@ async def write_logs(
     for task, text in notices.items():
         await add_line(conn, task, None, text, "WARNING")
     for group in new:
-        await group.seen.store(conn)
-        for allocation_id, text in group.seen.notices:
+        await group.matches.store(conn)
+        for allocation_id, text in group.matches.notices:
             await add_line(conn, allocation_id.rpartition(".")[0], allocation_id, text, "WARNING")
     await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
     await notify(conn, *(topics.logs(task) for task in tasks))

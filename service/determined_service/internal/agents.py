@@ -24,7 +24,7 @@ from determined_service.base.errors import Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import agents as agenting
 from determined_service.lifecycle import claims, gone_agents
-from determined_service.lifecycle.launch import leg_specs
+from determined_service.lifecycle.leg_orders import leg_specs
 from determined_service.state.change import changing, reader
 from determined_service.state.task_kinds import TRIAL
 from determined_service.web.router import Router

@@ -31,7 +31,7 @@ from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.hub import CHANNEL
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.exits import Exit, ExitKind
-from determined_service.lifecycle.launch import leg_specs
+from determined_service.lifecycle.leg_orders import leg_specs
 from determined_service.lifecycle.legs import LONGEST_WAIT, end_leg, note_wait
 from determined_service.lifecycle.pools import require_pool
 from determined_service.state import presence, states

@@ -1,4 +1,4 @@
-"""A trial whose flow run a stock Prefect worker executes: it takes the waiting leg itself."""
+"""Assign a trial's waiting leg to a stock Prefect worker that executes the trial's flow run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from determined_service.state.states import ALLOCATION, transition
 
 
 async def claim(change: Change, trial_id: int, flow_run_id: UUID, agent_id: str) -> str:
-    """Assigns the trial's waiting allocation to ``agent_id``, which is no agent; returns its id.
+    """Assign the trial's waiting allocation to ``agent_id`` and return the allocation's id.
 
-    Asking again gives the same one, so ``agent_id`` must name one process. Raises NotFound;
-    BadRequest when ``flow_run_id`` is not the trial's run; Conflict when no leg waits or another
-    process has it.
+    ``agent_id`` names the worker's process, not an agent. A repeated call returns the same allocation, so the
+    name must be unique to one process. Raises NotFound for an unknown trial; BadRequest when ``flow_run_id``
+    is not the trial's run; Conflict when no leg waits or another process has it.
     """
     conn = change.conn
-    # What is joined is read by a second statement: the first would read it as it was before the wait.
+    # Lock the trial first and read the join in a second statement: under READ COMMITTED a statement that
+    # waits for a lock reads joined rows as of its start.
     await conn.execute(
         sa.select(trials.c.id).where(trials.c.id == trial_id).with_for_update(key_share=True)
     )
@@ -68,9 +69,10 @@ async def claim(change: Change, trial_id: int, flow_run_id: UUID, agent_id: str)
 
 
 async def correct_run(change: Change, trial_id: int) -> None:
-    """Has Prefect show again what the (existing) trial is.
+    """Send the trial's present state to Prefect again; the trial must exist.
 
-    Whoever began to execute the trial's run in vain has made it Running there, or made it run again.
+    A worker that executed the trial's run in vain has changed the run's state in Prefect to Running, or has
+    scheduled it again.
     """
     found = await change.conn.execute(
         sa.select(trials.c.task_id, trials.c.state, trials.c.reason)

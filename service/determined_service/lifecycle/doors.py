@@ -1,7 +1,7 @@
-"""Doors into tasks that run: asked for by whoever may enter, opened by the node's supervisor.
+"""Doors into running tasks: a user requests a door, and the node's supervisor opens it.
 
-A row of ``allocation_doors`` is the order and its state; the open door's address is a port of the task
-(``allocation_ports``), so the proxy leads there. Both rows end with the allocation.
+A row of ``allocation_doors`` holds the request and its state. The open door's address is a port of the task
+(``allocation_ports``), so the proxy connects to it. Both rows are deleted when the allocation ends.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _NODE = sa.text(
 )
 _c = allocation_doors.c
 SILENT_S = 4 * HEARTBEAT_S
-"""An agent that was silent for so long is away."""
+"""Seconds of silence after which an agent counts as away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A door that was asked for. ``nodes``: how many the task runs on."""
+    """A requested door. ``nodes`` is the number of nodes on which the task runs."""
 
     allocation_id: str
     node: int
@@ -52,15 +52,16 @@ class Asked:
 
 
 async def ask(change: Change, task_id: str, node: int, again: bool) -> Asked:
-    """The node's supervisor is to open its door, unless it is open. ``again``: even if it seems to be open.
+    """Order the node's supervisor to open its door, unless the door is open. ``again``: even if it is
+    recorded as open.
 
-    Raises Conflict for a task that does not run now, or whose machine cannot be asked; NotFound for a node
-    that it does not have.
+    Raises Conflict for a task that does not run now, or whose agent cannot be reached; NotFound for an
+    unknown node.
     """
     live = sa.select(allocations.c.id).where(
         allocations.c.task_id == task_id, allocations.c.state != states.TERMINATED
     )
-    # Whoever ends the allocation takes its doors away, this one too.
+    # The shared lock makes the end of the allocation wait, so that it also deletes this door.
     await change.conn.execute(live.with_for_update(read=True))
     found = (await change.conn.execute(_NODE, {"task_id": task_id, "node": node})).first()
     if found is None or found.node_state != states.RUNNING:
@@ -113,7 +114,8 @@ def _count(nodes: int) -> str:
 
 
 async def open_secret(conn: AsyncConnection, asked: Asked) -> str | None:
-    """What opens the door; None: it is not open yet. Raises Conflict when it never will be."""
+    """Return the secret for the open door, or None while it is not open. Raises Conflict if it will never
+    open."""
     row = (
         await conn.execute(
             sa.select(_c.secret, _c.is_open, _c.problem).where(
@@ -131,7 +133,8 @@ async def open_secret(conn: AsyncConnection, asked: Asked) -> str | None:
 async def order(
     conn: AsyncConnection, allocation_id: str, node: int, agent_token: str
 ) -> DoorOrder:
-    """Whether somebody has asked for this door."""
+    """Return the supervisor's order: whether this door is requested, with the hash of its secret and the
+    gate's key."""
     secret = (
         await conn.execute(
             sa.select(_c.secret).where(_c.allocation_id == allocation_id, _c.node == node)
@@ -144,11 +147,11 @@ async def order(
 
 
 async def set_state(change: Change, allocation_id: str, state: DoorState) -> None:
-    """A supervisor has opened its door, or wants to close it. Raises Conflict: nobody has asked for this one
-    (any more); or somebody has asked for it again, so it is to stay open."""
+    """Record that a supervisor has opened its door, or wants to close it. Raises Conflict if this door is not
+    requested (any more), or if it was requested again and must stay open."""
     conn = change.conn
-    # The allocation first, in a statement of its own: whoever ends it takes its doors and ports away, and
-    # must see the port that is made here.
+    # Lock the allocation first, in a separate statement: the transaction that ends it deletes its doors and
+    # ports, and must see the port that is inserted here.
     held = (
         await conn.execute(
             sa.select(allocations.c.task_id, allocations.c.state)

@@ -1,4 +1,4 @@
-"""Decides what follows when a process ends: :func:`decide_exit`, a pure function with its table."""
+"""Decide the next step after a process has ended: :func:`decide_exit`, a pure function."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from determined_service.state import states
 
 NO_WORDS = "the agent's cluster does not say why"
 LOST_IN_A_ROW = 10
-"""So many legs lost by the platform one after the other end the trial: no hot loop for ever."""
+"""The number of consecutive lost legs after which the trial ends, so that it does not restart for ever."""
 LOST_WAITS_S = (0.0, 0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
-"""Seconds until the next leg, by the number of legs in a row that the platform has lost; the last one is for
-all larger numbers.
+"""Seconds until the next leg, indexed by the number of consecutive lost legs; larger numbers use the last
+value.
 
-The first two start again at once. What loses three, such as a full disk, lasts for a while.
+After the first two losses the trial starts again at once. A cause of three losses, such as a full disk,
+usually lasts for a while.
 """
 
 
 class Outcome(StrEnum):
-    """How one leg ended (the state of its row once it has)."""
+    """How a leg ended: the final state of its row."""
 
     COMPLETED = "COMPLETED"
     PREEMPTED = "PREEMPTED"
@@ -35,20 +36,18 @@ class Outcome(StrEnum):
 
 
 class Next(StrEnum):
-    """What the trial does now."""
+    """The trial's next step."""
 
-    END = "end"  # it is over
-    REQUEUE = "requeue"  # it wants slots again, from its latest checkpoint
-    REST = (
-        "rest"  # the same, where it was in line, but its agent's cluster had no room: after a rest
-    )
-    LATER = "later"  # the same, after wait_after_losses(): the reconciler asks for its slots
-    WAIT = "wait"  # it holds no slots until the search or the user goes on
+    END = "end"  # the trial ends
+    REQUEUE = "requeue"  # the trial requests slots again and goes on from its latest checkpoint
+    REST = "rest"  # as REQUEUE at its place in line, after a rest: its agent's cluster had no room
+    LATER = "later"  # as REQUEUE, after wait_after_losses(): the reconciler requests the slots
+    WAIT = "wait"  # the trial holds no slots until the search or the user continues it
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """What is known of the end of a process."""
+    """The reported end of a process."""
 
     kind: ExitKind
     exit_code: int | None = None
@@ -57,16 +56,16 @@ class Exit:
 
     @property
     def failed(self) -> bool:
-        """Whether it was not a clean end."""
+        """Whether the process did not exit with code 0."""
         return bool(self.exit_signal or self.exit_code or self.kind is not ExitKind.EXITED)
 
 
 def of_gang(ends: Sequence[tuple[str, Exit]]) -> Exit:
-    """What the ends of a gang's nodes, each with its agent, come to; in the order of their reports.
+    """Combine the ends of a gang's nodes, as pairs of agent and end in the order of their reports.
 
-    The first that failed counts, because what ends after it was ended by it. But when the platform lost a
-    node, the others fail for the want of it, perhaps before anybody has noticed the loss: a lost one counts
-    before all others. If there was no room for a node, the gang has not begun, and that counts first.
+    The first failure counts, because it ended the nodes after it. But when the platform loses a node, the
+    other nodes may fail before the loss is noticed, so a lost node counts before all failures. If there was
+    no room for a node, the gang has not begun, and that counts first.
     """
     unplaced = [one for one in ends if one[1].kind is ExitKind.UNPLACED]
     lost = [one for one in ends if one[1].kind is ExitKind.INFRASTRUCTURE]
@@ -80,7 +79,7 @@ def of_gang(ends: Sequence[tuple[str, Exit]]) -> Exit:
 
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
-    """All that the decision looks at."""
+    """The input of :func:`decide_exit`."""
 
     exit_code: int | None = 0
     exit_signal: int | None = None
@@ -90,15 +89,15 @@ class ExitFacts:
     preempt_requested: bool = False
     preempt_acked: bool = False
     preempted_for: str | None = None
-    """Why a scheduler stopped it, in words."""
+    """The scheduler's reason for the preemption, as a sentence."""
     kill_requested: bool = False
     experiment_state: str = states.ACTIVE
     trial_state: str = states.ACTIVE
     reports_form: bool = False
     target: int | None = None
-    """The length of the operation that it was given last."""
+    """The length of the trial's latest operation."""
     came: float | None = None
-    """How far its reports say that it came, in ``unit``; None: nobody knows."""
+    """The length trained according to the reports, in ``unit``; None: unknown."""
     unit: str | None = None
     op_complete: bool = True
     closed: bool = False
@@ -108,12 +107,13 @@ class ExitFacts:
     max_restarts: int = 0
     lost_in_a_row: int = 0
     no_restart: str | None = None
-    """Why a failure is not to be retried, in words."""
+    """The reason against a retry of a failure, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitDecision:
-    """What to write: the leg's outcome, the trial's next step, the searcher's event if any."""
+    """The result of :func:`decide_exit`: the leg's outcome, the trial's next step, the searcher's event if
+    any."""
 
     outcome: Outcome
     reason: str
@@ -121,19 +121,19 @@ class ExitDecision:
     trial_state: str | None = None
     event: ExitReason | None = None
     counts: bool = False
-    """Whether this exit uses up one of ``max_restarts``. The failure that ends the trial does not: no
-    restart follows it."""
+    """Whether this exit counts against ``max_restarts``. The failure that ends the trial does not count,
+    because no restart follows it."""
     log: str | None = None
-    """A line for the trial's log, if it must say more than the reason does."""
+    """A line for the trial's log, if the log needs more detail than the reason."""
 
 
 def wait_after_losses(lost_in_a_row: int) -> float:
-    """Seconds between the end of a lost leg and the next one; ``lost_in_a_row`` counts the one that ended."""
+    """Return the seconds between a lost leg and the next leg; ``lost_in_a_row`` includes the lost leg."""
     return LOST_WAITS_S[min(lost_in_a_row, len(LOST_WAITS_S) - 1)]
 
 
 def describe_exit(facts: ExitFacts) -> str:
-    """The end of the process in words."""
+    """Describe the end of the process in a sentence."""
     if facts.kind is ExitKind.INFRASTRUCTURE:
         return facts.reason or "lost by the platform"
     if facts.kind is ExitKind.UNPLACED:
@@ -155,10 +155,10 @@ def describe_exit(facts: ExitFacts) -> str:
 
 
 def last_line(end: Exit) -> str:
-    """What the service says of the end of a leg in its task's log.
+    """Return the service's line about the end of a leg for the task's log.
 
-    Why its process failed is above it, said by the process or its supervisor, and is not said again; what
-    the platform lost nobody there has told of.
+    For a failed process the line has no reason, because the process or its supervisor has already written it
+    to the log. For a leg that the platform lost the line has the reason, because the log does not.
     """
     if not end.failed:
         return EXITED
@@ -180,16 +180,16 @@ def _signal_name(number: int) -> str:
 
 
 def decide_exit(facts: ExitFacts) -> ExitDecision:
-    """The first of these that applies:
+    """Return the decision of the first rule that applies:
 
-    1. the trial or its experiment is being killed or stopped: it ends;
-    2. it called its hyperparameters invalid: completed, and the searcher hears of it;
-    3. its agent's cluster had no room for it: again, uncounted, after a rest;
-    4. the platform lost the leg, or killed it for not heeding a preemption: again, uncounted, and after
-       several losses in a row only after a wait;
+    1. the trial or its experiment is being killed or stopped: the trial ends;
+    2. the trial reported its hyperparameters as invalid: completed, with an event for the searcher;
+    3. its agent's cluster had no room for the leg: the trial runs again, uncounted, after a rest;
+    4. the platform lost the leg, or killed it because it did not exit after a preemption: the trial runs
+       again, uncounted, and after several losses in a row only after a wait;
     5. exit code 0: see :func:`_clean_exit`;
-    6. it could not start, for a reason that will not go away, or must not be retried: error;
-    7. anything else is a failure: again while restarts are left, else error.
+    6. the leg could not start for a permanent reason, or must not be retried: error;
+    7. any other end is a failure: the trial runs again while restarts are left, else error.
     """
     words = describe_exit(facts)
     failed = bool(facts.exit_signal or facts.exit_code or facts.kind is not ExitKind.EXITED)
@@ -252,7 +252,7 @@ def _error(words: str, log: str | None = None) -> ExitDecision:
 
 
 def _stopping(facts: ExitFacts) -> str | None:
-    """The more severe of the trial's and the experiment's stopping states, if any."""
+    """Return the more severe of the trial's and the experiment's stopping states, if any."""
     severity = (
         states.STOPPING_KILLED,
         states.STOPPING_ERROR,
@@ -299,13 +299,14 @@ def _lost(facts: ExitFacts, words: str) -> ExitDecision:
 
 
 def _clean_exit(facts: ExitFacts, words: str) -> ExitDecision:
-    """Exit code 0. "Acknowledged" means that it is not final: preempted, or out of operations.
+    """Decide after exit code 0. An acknowledged exit is not final: the trial was preempted, or has no
+    operation.
 
-    * asked to stop from code: completed;
-    * operations form, nothing left to do and closed: completed;
-    * acknowledged: again if there is something to do, else it waits for the search;
-    * not acknowledged: the code decided that it is done. In the operations form that is an early
-      end the searcher must hear of; in the reports form it is how every trial ends.
+    * the training code asked to stop: completed;
+    * operations form, all operations complete and the trial closed: completed;
+    * acknowledged: the trial runs again if it has an operation, else it waits for the search;
+    * not acknowledged: the training code ended by itself. In the operations form this is an early end, with
+      an event for the searcher; in the reports form every trial ends this way.
     """
     done = ExitDecision(Outcome.COMPLETED, words, Next.END, states.COMPLETED)
     early = ExitDecision(
@@ -333,7 +334,8 @@ def _clean_exit(facts: ExitFacts, words: str) -> ExitDecision:
 
 
 def _ended_by_itself(facts: ExitFacts) -> str:
-    """Of training code that had more to do, or to ask for, in the operations form."""
+    """Describe the end of training code that still had an operation, or had to ask for one, in the operations
+    form."""
     target = "the searcher's target"
     if facts.target is not None and facts.unit is not None:
         target += f" of {facts.target} {facts.unit}"

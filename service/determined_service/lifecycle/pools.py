@@ -34,5 +34,5 @@ async def require_pool(conn: AsyncConnection, name: str, where: str) -> None:
     hint = f"; did you mean {meant!r}?" if meant else ""
     more = ", …" if len(names) > _NAMED else ""
     raise BadRequest(
-        f"{where}: there is no resource pool {show(name)}{hint} (there are {', '.join(names[:_NAMED])}{more})"
+        f"{where}: there is no resource pool {show(name)}{hint} (allowed: {', '.join(names[:_NAMED])}{more})"
     )

@@ -16,7 +16,7 @@ from determined_registry.database.tables import allocation_ports, allocations
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
-from determined_service.lifecycle.launch import leg_specs
+from determined_service.lifecycle.leg_orders import leg_specs
 from determined_service.state import states
 from determined_service.state.change import Change
 

@@ -262,7 +262,7 @@ async def report_use(
     return JsonResponse({"trialId": info.trialId, "checkpointUuid": str(checkpoint)})
 
 
-class Standing(BaseModel):
+class AliasTarget(BaseModel):
     """The new version of an alias."""
 
     version: Id
@@ -287,7 +287,7 @@ async def read_alias(
 async def put_alias(
     model_name: str,
     alias: str,
-    given: Standing,
+    given: AliasTarget,
     user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "move aliases of")],
     db: Db,
 ) -> Response:

@@ -132,7 +132,7 @@ async def read_pipeline_of(pipeline_id: Id, user: PipelineReader, db: Db) -> Res
     return JsonResponse({"pipeline": found})
 
 
-class Answer(BaseModel):
+class StepApproval(BaseModel):
     """``approve`` false: the step is rejected. ``step``: must be given when several wait."""
 
     approve: bool
@@ -142,7 +142,7 @@ class Answer(BaseModel):
 @router.post(f"{PIPELINE}/approve")
 async def approve_step(
     pipeline_id: Id,
-    given: Answer,
+    given: StepApproval,
     user: Annotated[Principal, may(Action.CHANGE, Kind.PIPELINE, "approve a step of")],
     db: Db,
 ) -> Response:

@@ -183,14 +183,14 @@ async def cancel_run(model_name: str, user: Changer, db: Db) -> Response:
     return JsonResponse({"runId": run_id})
 
 
-class Answer(BaseModel):
+class RunApproval(BaseModel):
     """``approve`` false: the run that waits is rejected."""
 
     approve: bool
 
 
 @router.post(f"{RETRAINING}/approve")
-async def approve_run(model_name: str, given: Answer, user: Changer, db: Db) -> Response:
+async def approve_run(model_name: str, given: RunApproval, user: Changer, db: Db) -> Response:
     """Approves the run that waits, which moves the alias, or rejects it."""
     async with changing(db) as change:
         model = await find_model(change.conn, model_name)

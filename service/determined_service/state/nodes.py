@@ -1,9 +1,9 @@
-"""Where allocations run: on one agent, or as a gang of several nodes, each of which is on an agent.
+"""The nodes of allocations: an allocation runs on one agent, or as a gang of several nodes, each on an agent.
 
-A node is a number; one agent may have several of a gang, where it stands for more than a machine. The row of
-an allocation has its agent, or that of a gang's first node, and the number of its nodes. Of a gang, each node
-has a row of ``allocation_resources``, whose state goes ASSIGNED → RUNNING → TERMINATED. A gang is
-RUNNING as soon as one of its nodes is, and ends when all have.
+A node is a number. An agent that stands for several machines may have several nodes of a gang. The row of an
+allocation has its agent (of a gang, the first node's agent) and the number of its nodes. Each node of a gang
+has a row of ``allocation_resources``, whose state goes ASSIGNED → RUNNING → TERMINATED. A gang is RUNNING as
+soon as one node is, and ends when all nodes have ended.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ NODES = """(
     FROM allocations a JOIN allocation_resources r ON r.allocation_id = a.id
     WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.nodes > 1
 )"""
-"""SQL: each node of the allocations that have an agent and have not ended; nodes that have ended among them.
-``leg_id``: as :func:`determined.common.wire.legs.leg_id_of` gives it. ``kill``: its process is to die,
-because the allocation's is or because another node has failed."""
+"""SQL: all nodes of the assigned and running allocations, including nodes that have ended. ``leg_id`` equals
+:func:`determined.common.wire.legs.leg_id_of`. ``kill``: the node's process must be killed, because the
+allocation is killed or another node has failed."""
 
-Place = tuple[str, Sequence[int]]
-"""An agent, and the ids of its slots."""
+AgentSlots = tuple[str, Sequence[int]]
+"""An agent and the ids of its assigned slots."""
 
 
 def known_as(leg_id: str, allocation_id: str, told: Collection[str]) -> str:
-    """The name of a leg in what its agent has told: one of the release before says the allocation."""
+    """Return the leg's name in the agent's report: an agent of the previous release reports the allocation's
+    id instead."""
     return allocation_id if allocation_id in told and leg_id not in told else leg_id
 
 
-def in_words(places: Sequence[Place]) -> str:
+def in_words(places: Sequence[AgentSlots]) -> str:
     """``on agent a1, slots 0, 1``; of a gang ``on agents a1 (slots 0, 1) and a2 (slots 0, 1)``."""
     if len(places) == 1:
         agent_id, slot_ids = places[0]
@@ -56,7 +57,7 @@ def in_words(places: Sequence[Place]) -> str:
 
 
 def agents_in_words(agents: Iterable[str], count: int) -> str:
-    """``agents a1, a2 and a3``; ``count``: how many they are."""
+    """Return ``agents a1, a2 and a3``; ``count`` is their number."""
     names = list(agents)
     if count == 1:
         return f"agent {names[0]}"
@@ -70,7 +71,7 @@ def _slots(slot_ids: Sequence[int]) -> str:
 async def of_allocations(
     conn: AsyncConnection, allocation_ids: Iterable[str]
 ) -> dict[str, list[sa.Row[Any]]]:
-    """The nodes of those allocations that are gangs, in their order."""
+    """Return the nodes, in order, of each of the allocations that is a gang."""
     table = allocation_resources
     found = await conn.execute(
         sa.select(table)

@@ -61,7 +61,7 @@ def create_task_run(change: Change, task_id: str, flow: str, name: str, pool: st
     change.tell_prefect(task_entity(task_id), CREATE_TASK_RUN, flow=flow, name=name, pool=pool)
 
 
-def assigned(change: Change, task_id: str, places: Sequence[nodes.Place]) -> None:
+def assigned(change: Change, task_id: str, places: Sequence[nodes.AgentSlots]) -> None:
     """``places``: of a gang, one for each node."""
     _set(change, task_entity(task_id), "PENDING", prefect.PENDING, nodes.in_words(places))
 
@@ -133,7 +133,7 @@ async def tell_present(
         running(change, task_id, leg.run_id, agents)
 
 
-async def _places(change: Change, leg: sa.Row[Any]) -> list[nodes.Place]:
+async def _places(change: Change, leg: sa.Row[Any]) -> list[nodes.AgentSlots]:
     gang = (await nodes.of_allocations(change.conn, [leg.id])).get(leg.id)
     return [(one.agent_id, one.slot_ids) for one in gang or [leg]]
 

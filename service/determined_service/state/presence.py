@@ -1,4 +1,4 @@
-"""Whether an agent is there: SQL over a row ``g`` of ``agents``.
+"""SQL conditions on an agent's presence, over a row ``g`` of ``agents``.
 
 ``timeout`` and ``agent_timeout_s`` are the seconds of silence after which an agent counts as lost.
 """
@@ -10,7 +10,7 @@ ENDED, HUNG_UP = "ended", "hung_up"
 
 
 def is_alive(timeout: str = ":timeout") -> str:
-    """It has not ended, and was heard of within ``timeout``. What it runs is not lost."""
+    """SQL: the agent has not ended, and sent a heartbeat within ``timeout``. Its legs are not lost."""
     return (
         f"(g.away IS DISTINCT FROM '{ENDED}'"
         f" AND g.last_heartbeat > now() - make_interval(secs => {timeout}))"
@@ -18,13 +18,13 @@ def is_alive(timeout: str = ":timeout") -> str:
 
 
 def takes_work(timeout: str = ":timeout") -> str:
-    """It is alive and its connection has not broken: what is placed there is likely to start."""
+    """SQL: the agent is alive and its connection has not broken, so work placed there is likely to start."""
     return f"({is_alive(timeout)} AND g.away IS NULL)"
 
 
 def state(timeout: str = ":timeout") -> str:
-    """Its state for the API: ALIVE, SILENT (no heartbeat within ``timeout``, or none since its connection
-    broke), ENDED (its process has said so)."""
+    """SQL: the agent's state for the API. ALIVE; SILENT (no heartbeat within ``timeout``, or none since its
+    connection broke); ENDED (its process has signed off)."""
     return (
         f"(CASE WHEN g.away = '{ENDED}' THEN 'STATE_ENDED'"
         f" WHEN {takes_work(timeout)} THEN 'STATE_ALIVE' ELSE 'STATE_SILENT' END)"

@@ -24,7 +24,7 @@ from determined_service.base.checks import check_shape
 from determined_service.base.errors import ApiError, BadRequest, TooLarge, Unauthenticated
 from determined_service.base.shares import COUNTED, SENDING
 from determined_service.web.request import check_body
-from determined_service.web.sending import Answer, while_wanted
+from determined_service.web.sending import PacedAnswer, while_wanted
 
 # The routes that take larger bodies; they read these themselves, once they know who asks.
 _LARGER = (
@@ -66,7 +66,7 @@ class Bounds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answer = Answer(send)
+        answer = PacedAnswer(send)
         SENDING.set(answer)
         try:
             most = _admit(scope)

@@ -20,7 +20,7 @@ LOOK_S = 1.0
 """A read that takes longer is watched: it ends when its client has gone."""
 
 
-class Answer:
+class PacedAnswer:
     """``send`` of one answer, which knows how far it is."""
 
     def __init__(self, send: Send) -> None:
@@ -67,7 +67,7 @@ class Answer:
 
 
 async def while_wanted(
-    scope: Scope, receive: Receive, answer: Answer, answering: Callable[[], Awaitable[None]]
+    scope: Scope, receive: Receive, answer: PacedAnswer, answering: Callable[[], Awaitable[None]]
 ) -> None:
     """Awaits ``answering()``, which is cancelled when it only reads and its client has gone.
 

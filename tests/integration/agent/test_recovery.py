@@ -55,7 +55,7 @@ def begin(cluster: LocalCluster, tmp_path: Path, trials: int = 2) -> tuple[int, 
     experiment = cluster.submit(tmp_path, CONFIG.format(folder=folder), train_py=SCRIPT)
 
     def begun() -> int:
-        # A file is there a moment before what is written into it.
+        # A file exists a moment before it has its content.
         return sum(path.stat().st_size > 0 for path in folder.glob("begun-*"))
 
     until("all trials begun", begun, equals=trials)

@@ -1,4 +1,5 @@
-"""A real Docker engine, and legs in containers of it that report to a service which only writes down."""
+"""A real Docker engine, and legs in its containers that report to a service double which records the
+reports."""
 
 from __future__ import annotations
 

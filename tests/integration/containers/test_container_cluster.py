@@ -153,7 +153,7 @@ with det.core.init() as core:
 def test_trials_in_a_bridge_reach_the_service_and_each_other(
     cluster: LocalCluster, undisturbed: dict[int, str], tmp_path: Path
 ) -> None:
-    """As on a machine that is not the service's: containers have a network of their own."""
+    """As on another machine than the service's: containers have a separate network."""
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(container_engine.bridge())
         if isinstance(found, str):

@@ -48,7 +48,7 @@ async def test_an_agent_that_comes_back_has_the_containers_whose_supervisors_die
         assert legs.containers() == [name]
         again = Held(launcher, running)
         if number is not None:
-            await again.signal(number)  # there is no supervisor yet
+            await again.signal(number)  # the supervisor has not started yet
         assert (await asyncio.wait_for(again.ended, TIMEOUT_S)).in_order
         await again.clean_up()
     ended = legs.service.exits["7.abc.1"]

@@ -39,7 +39,7 @@ def options() -> list[str]:
 
 @pytest.fixture
 def engine(options: list[str]) -> Iterator[Engine]:
-    """One of the test's own, instead of the session's."""
+    """A separate engine, instead of the session's."""
     with container_engine.own(*options) as made:
         if isinstance(made, str):
             pytest.skip(made)
@@ -47,9 +47,9 @@ def engine(options: list[str]) -> Iterator[Engine]:
 
 
 def check_count(lines: list[str], kills: int) -> None:
-    """Each number once and in order, but for one gap by each ``kill -9`` of the engine: what it has read and
-    not written down nobody else has. Python writes a number and the end of its line one after the other,
-    so that an empty line may be left in a gap.
+    """Each number once and in order, except for one gap at each ``kill -9`` of the engine, which loses lines
+    that it has read but not written. Python writes a number and the end of its line one after the other, so
+    that an empty line may be left in a gap.
     """
     numbers = [int(line) for line in lines if line]
     assert numbers == sorted(set(numbers)), lines
@@ -123,7 +123,7 @@ async def test_with_live_restore_the_container_goes_on(legs: ContainerLegs, engi
 async def test_next_supervisor_reports_a_power_cut(
     agent_config: AgentConfig, legs: ContainerLegs, engine: Engine
 ) -> None:
-    """Nobody saw the end of the container."""
+    """No process observed the end of the container."""
     held = await legs.start({"train.py": COUNT})
     await until(legs, lambda: "\n10\n" in legs.service.text("stdout"))
     (name,) = legs.containers()

@@ -51,7 +51,7 @@ async def test_an_image_is_pulled_once_and_again_by_force(
     for number, force in ((1, False), (2, False), (3, True)):
         settings = {"environment": {**config, "force_pull_image": force}}
         ended = await legs.run({}, settings, entrypoint=["/hello"], allocation_id=f"7.abc.{number}")
-        # It has one file, which is no program.
+        # The image has one file, which is not a program.
         assert "entrypoint not found in image" in ended["reason"], ended
         assert image in ended["reason"]
     assert legs.words().count(f"pulling image {image}\n") == 2

@@ -46,11 +46,11 @@ class Wire(httpx.BaseTransport):
 class Driver(SearchDriver):
     """The product's driver, one step at a time.
 
-    The search, how it is restored, its requests for events and its commits are the product's. What
-    stays here, in place of ``run``, is the loop around them: :meth:`attach`, :meth:`step` and
-    :meth:`drive`. A test has to look at the service between two steps, so a step commits every event
-    at once; and there is neither a flow run nor a Prefect in which trials would get theirs. The
-    product's own loop is tested in ``test_driver_dies.py``.
+    The search, how it is restored, its requests for events and its commits are the product's. This class
+    replaces only ``run``, the loop around them: :meth:`attach`, :meth:`step` and :meth:`drive`. A test has to
+    look at the service between two steps, so a step commits every event at once; and there is neither a flow
+    run nor a Prefect in which trials would get theirs. The product's own loop is tested in
+    ``test_driver_dies.py``.
 
     Attributes:
         state: the experiment's, as the service told it last.
@@ -88,7 +88,7 @@ class Driver(SearchDriver):
         return await self._events(self.search.last_event_id, state, timeout_s)
 
     async def step(self, timeout_s: float = 0) -> list[TrialRef]:
-        """Answers the events that are there; the trials that this created."""
+        """Answer the pending events and return the trials created."""
         answer = await self.events(timeout_s, self.state)
         self.state = answer.state
         if not answer.events:
@@ -103,7 +103,7 @@ class Driver(SearchDriver):
 
 
 class _Runs:
-    """In place of the runs in Prefect: the trials that would get one."""
+    """Instead of making runs in Prefect, return the trials that would get a run."""
 
     def __init__(self) -> None:
         self.trials: list[TrialRef] = []

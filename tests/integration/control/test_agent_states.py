@@ -27,17 +27,17 @@ async def shown(world: World) -> dict[str, tuple[bool, bool]]:
 
 async def test_slots_come_drain_and_go(world: World) -> None:
     await world.register(slots=2)
-    # An administrator's word holds, whatever the agent says of the slot.
+    # An administrator's setting overrides the agent's report about the slot.
     await world.rows("UPDATE slots SET enabled = false WHERE slot_id = 0 RETURNING 1 AS one")
     assert await tell(world, {"id": 0}, {"id": 1, "draining": True}) == 200
     await world.started(SINGLE)
-    # One is disabled, the other one drains: nothing is placed until another one comes.
+    # One agent is disabled, the other drains: nothing is placed until a third comes.
     assert (await world.work())["launch"] == []
     assert await tell(world, {"id": 0}, {"id": 1, "draining": True}, {"id": 5}) == 200
     trial = await world.launched()
     assert trial.spec["slot_ids"] == [5]
     assert await shown(world) == {"0": (False, False), "1": (True, True), "5": (True, False)}
-    # The one that is used goes: what runs there goes on.
+    # Removing a slot in use does not end the leg that runs there.
     assert await tell(world, {"id": 0}) == 200
     ok(await trial.started())
     assert await shown(world) == {"0": (False, False)}

@@ -277,7 +277,7 @@ async def test_a_prefect_worker_claims_the_leg_itself(world: World) -> None:
     leg = Trial(world, spec)
     await leg.run_to_end()
     assert (await world.trial(trial["id"]))["state"] == "COMPLETED"
-    # Whoever executes the run once more finds nothing to do, and Prefect is told what is true.
+    # A worker that executes the run again finds no leg, and the service sends Prefect the present state.
     before = await world.told_prefect(leg.entity)
     assert (await world.agent.post(f"{path}/claim", json=other)).status_code == 409
     assert await world.told_prefect(leg.entity) == [*before, "Completed"]

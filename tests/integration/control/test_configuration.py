@@ -1,4 +1,4 @@
-"""The cluster configuration of a service: what is in force, and what is refused."""
+"""The cluster configuration of a service: which one is in force, and which ones are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def service(settings: Settings, text: str | None) -> AsyncIterator[World]:
     if text is not None:
         path.write_text(text)
         update["cluster_config_file"] = path
-    # Not model_copy: a process has settings of its own.
+    # Not model_copy: each process has separate settings.
     app = create_app(Settings(**{**settings.model_dump(), **update}))
     async with (
         LifespanManager(app, startup_timeout=TIMEOUT_S, shutdown_timeout=TIMEOUT_S),
@@ -111,7 +111,7 @@ async def test_an_unknown_pool_is_refused(settings: Settings) -> None:
         answer = await world.user.post("/api/v1/experiments", json={"config": wrong})
         assert refusal(answer) == (
             "resources.resource_pool: there is no resource pool 'gpu'; did you mean 'gpus'? "
-            "(there are default, gpus)"
+            "(allowed: default, gpus)"
         )
         body = {
             "session": world.session, "resource_pool": "gpsu", "host": "h", "version": "1",

@@ -76,11 +76,11 @@ async def test_rights_of_one_agent_are_accepted_with_a_remark(world: World) -> N
 
 
 async def test_nothing_is_refused_that_may_be_given(world: World) -> None:
-    # There is no agent, or one that does not say.
+    # No agent is registered, or the agent sends no lists.
     await world.submit(config(MOUNT))
     await world.register()
     await world.submit(config(MOUNT))
-    # An account mounts what it may read, whatever the lists say.
+    # A task under an account may mount folders that the account may read, regardless of the lists.
     await world.register(containers={"is_root": False})
     await world.submit(config(MOUNT))
     assert "add_capabilities[0]" in await refusal(world, EXPERIMENTS, config=config(CAPABILITY))

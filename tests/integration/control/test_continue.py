@@ -119,7 +119,7 @@ async def test_in_a_search_only_unfinished_trials_run_again(world: World) -> Non
     await world.work()
     before = await trials(world)
     assert {row["state"] for row in before.values()} >= {"COMPLETED", "ERROR"}
-    # What Determined's `det` sends when nothing is to change.
+    # The request of Determined's `det` without changes.
     ok(await go_on(world, driver.experiment_id, "{}\n"))
     again = Driver(world, driver.experiment_id)
     await again.attach()
@@ -135,7 +135,7 @@ async def test_in_a_search_only_unfinished_trials_run_again(world: World) -> Non
         await again.step(0.2)
     assert again.state == "COMPLETED"
     after = await trials(world)
-    # The same four that the search would have had: each completed, the good one without running again.
+    # The search's four trials: each completed, the successful one without running again.
     assert len(after) == 4
     assert {row["state"] for row in after.values()} == {"COMPLETED"}
     assert before.keys() <= after.keys()

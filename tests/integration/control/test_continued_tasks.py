@@ -110,7 +110,7 @@ async def test_each_continuation_gives_the_trial_another_task(world: World) -> N
     explained = ok(await world.user.get(f"/api/v1/experiments/{experiment}/explanation"))["legs"]
     assert [leg["allocationId"] for leg in explained] == [leg.allocation_id for leg in legs]
 
-    # Each task answers by its own id, as it was at its end.
+    # A request for each task's id returns its state at its end.
     tasks = [await task(world, one) for one in ids]
     assert [one["taskState"] for one in tasks] == [
         "GENERIC_TASK_STATE_ERROR", "GENERIC_TASK_STATE_CANCELED", "GENERIC_TASK_STATE_ACTIVE",
@@ -277,7 +277,7 @@ async def test_a_follower_of_the_trial_goes_on_to_its_next_task(world: World) ->
             seen.extend(row.log.decode() for row in rows)
             if "one\n" in seen and not heard.is_set():
                 heard.set()
-                # The end of the one task is not seen before the next one is there.
+                # The end of a task becomes visible only together with the next task.
                 await over.wait()
 
     following = asyncio.create_task(follow())
@@ -302,7 +302,7 @@ async def test_its_process_may_change_its_predecessors_objects(world: World) -> 
         await first.client.post("/api/v1/experiments", json={"config": CUSTOM, "activate": False})
     )["experiment"]["id"]
     path = f"/api/v1/experiments/{made}"
-    # Whoever may is remembered from here on.
+    # The right is stored from here on.
     ok(await first.client.patch(path, json={"notes": "one"}))
     body = {"uuid": CHECKPOINT, "resources": {}, "metadata": {"steps_completed": 8}}
     ok(await first.client.post("/api/v1/checkpoints", json=body))

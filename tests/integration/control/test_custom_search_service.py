@@ -1,4 +1,4 @@
-"""The service's side of a custom search: a queue of events, and answers that are taken once."""
+"""The service's side of a custom search: a queue of events, and answers that count once."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Search:
         return await self.world.user.post(f"{self.path}/searcher_operations", json=body)
 
     async def answer_all(self, *operations: Any) -> None:
-        """The last event is answered, and all before it with it."""
+        """An answer to the last event also answers all earlier events."""
         ok(await self.answer((await self.events())[-1]["id"], *operations))
 
     async def state(self) -> str:
@@ -185,12 +185,12 @@ async def test_a_runner_is_not_queued_behind_its_own_trials(world: World) -> Non
     ok(await first.exited())
     again = await world.launched()
     assert again.id == runner.id
-    # Now that it is there, a trial waits for its answer as ever.
+    # Now that the runner has slots, a trial waits for its answer as usual.
     ok(await again.started())
     ok(await second.started())
     ok(await second.complete(4, 0.25))
     assert (await second.operation(timeout_s=0.1))["reason"] == "UNDECIDED"
-    # The rest of the line is as it was: the search's third trial, then the other experiment.
+    # The rest of the line is unchanged: the search's third trial, then the other experiment.
     await second.acknowledge()
     ok(await second.exited())
     third = await world.launched()
@@ -311,7 +311,7 @@ async def test_a_pause_wakes_the_runner_and_keeps_the_queue(world: World) -> Non
     ok(await trial.complete(4, 1.0))
     ok(await world.act(search.id, "pause"))
     assert await search.events() == paused
-    # An answer that was under way when the pause came is taken.
+    # The service accepts an answer that was sent before the pause.
     ok(await search.answer(3, create(B), train(B, 2)))
     assert not (await world.work())["launch"]
     await trial.acknowledge()

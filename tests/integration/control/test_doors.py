@@ -1,4 +1,4 @@
-"""Doors into tasks by the REST API: who gets the secret, what the agent and the supervisor are told."""
+"""Doors into tasks by the REST API: who gets the secret, and the messages to the agent and the supervisor."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_door_is_asked_for_opened_and_closed(world: World) -> None:
         "shared": False,
         "tcp": True,
     }
-    # It is open: nobody waits, and nobody is rung.
+    # The door is open: no request waits, and the supervisor is not notified.
     assert ok(await wanted(world, task_id)) == found and (await world.work())["doors"] == []
     # Others, the task itself and a stranger get no secret.
     eve = await another_user(world, "eve")
@@ -72,7 +72,7 @@ async def test_a_door_is_asked_for_opened_and_closed(world: World) -> None:
         assert refused.status_code == 403 and "secret" not in refused.text
     assert found["secret"] not in str(ok(await world.user.get(f"/api/v1/tasks/{task_id}")))
 
-    # Whoever comes while it is being closed has it opened again.
+    # A request during the closing opens the door again.
     again = wanted(world, task_id, again=True)
     assert await rung(world) == [leg.allocation_id]
     assert (await report(world, leg, **{**state, "open": False})).status_code == 409

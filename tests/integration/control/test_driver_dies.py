@@ -1,4 +1,5 @@
-"""The flow that drives a search dies at every point there is: the search is the one of no death.
+"""The flow that drives a search dies at every possible point: the result equals that of a search without
+deaths.
 
 The real driver, service and searcher; the agent and its processes are scripted. One slot, so that
 the order of events is that of the simulation.
@@ -38,7 +39,7 @@ EVENTS = "/search/events"
 
 
 class Death(BaseException):
-    """``kill -9``: nothing of the driver's is done any more."""
+    """``kill -9``: the driver does nothing more."""
 
 
 class FatalWire(Wire):
@@ -78,7 +79,7 @@ class Deaths:
 
 
 class Runs:
-    """In place of Prefect: every trial gets a run."""
+    """Replaces Prefect: every trial gets a run."""
 
     @classmethod
     async def open(cls, client: Any, **kwargs: Any) -> Runs:
@@ -139,7 +140,7 @@ async def train(world: World, finished: asyncio.Event) -> None:
 async def search(
     world: World, config: str, fatal: Callable[[str, str], bool]
 ) -> tuple[list[Any], list[Any]]:
-    """Trials of the search with these deaths, and those of the simulation."""
+    """The trials of the search with these deaths, and the trials of the simulation."""
     await world.register(slots=1)
     experiment_id = await world.submit(config)
     finished = asyncio.Event()

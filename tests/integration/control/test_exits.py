@@ -176,7 +176,7 @@ async def test_a_token_dies_with_its_allocation(world: World) -> None:
 
 
 async def late_requests(trial: Trial) -> dict[str, httpx.Response]:
-    """Everything that a training process says."""
+    """All requests of a training process."""
     path = f"/api/v1/trials/{trial.id}"
     signals = f"/api/v1/allocations/{trial.allocation_id}/signals"
     batch = {"run_id": trial.spec["run_id"], "reports": []}
@@ -202,7 +202,7 @@ async def late_requests(trial: Trial) -> dict[str, httpx.Response]:
 
 
 async def nothing_of(world: World, before: dict[str, Any]) -> None:
-    """The trial is as it was, and so is everything that hangs on it."""
+    """The trial is unchanged, and so are its related rows."""
     assert await world.trial(before["id"]) == before
     assert await world.rows("SELECT 1 FROM metrics") == []
     assert await world.rows("SELECT 1 FROM checkpoints") == []
@@ -224,7 +224,7 @@ async def test_nothing_of_a_leg_that_was_given_up_is_taken(world: World) -> None
     await nothing_of(world, before)
     kinds = {event["type"] for event in await world.events(driver.experiment_id)}
     assert kinds == {"trial_created"}
-    # What it printed is still of use to whoever looks for the reason.
+    # Its output still helps to find the reason.
     line = {"t": 1795266000.5, "stdtype": "stdout", "log": "late\n"}
     stream = {"stream": str(uuid.uuid4()), "seq": 0, "lines": [line]}
     owner = {"task_id": trial.spec["task_id"], "allocation_id": trial.allocation_id}
@@ -240,7 +240,7 @@ async def test_nothing_is_taken_while_the_end_of_a_leg_is_still_unheard(world: W
     await world.rows("UPDATE allocations SET state = 'TERMINATED', ended_at = now() RETURNING 1")
     answers = await late_requests(trial)
     taken = [name for name, answer in answers.items() if answer.status_code != 409]
-    # It may ask what it is to do.
+    # It may ask for its operation.
     assert set(taken) <= {f"/api/v1/trials/{trial.id}/searcher/operation"}
     await nothing_of(world, before)
 

@@ -1,4 +1,4 @@
-"""Experiments that go to a fallback pool by themselves."""
+"""Automatic moves of experiments to a fallback pool."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_pool_that_has_lost_its_agents_is_left_at_once(world: World) -> 
         "moved to resource pool 'on-demand', because 'spot' has lost its agents",
     ]
     assert legs[0]["reason"].startswith("agent a1 lost for ")
-    # No way leads back: nobody is moved there when its agent returns.
+    # No experiment moves back when the first pool's agent returns.
     await world.register(1, "a1", pool="spot")
     assert await pass_(world) == []
 
@@ -177,7 +177,7 @@ async def test_from_pool_to_pool(world: World) -> None:
     driver = await world.started(spot())
     await age(world, 11)
     assert await pass_(world) == [driver.experiment_id]
-    # Its wait begins anew, and the next pool has a wait of its own.
+    # Its wait begins anew, and the next pool has a separate wait.
     assert await pass_(world) == []
     await age(world, 15)
     assert await pass_(world) == []

@@ -297,7 +297,7 @@ async def on_one_agent(world: World) -> tuple[list[dict[str, Any]], Trial]:
 
 
 async def report(world: World, order: dict[str, Any], verb: str, **how: Any) -> int:
-    """What the supervisor of one node says."""
+    """The reports of one node's supervisor."""
     body = {"agent_id": "a1", "node": order["node"], **how}
     path = f"/internal/v1/allocations/{order['allocation_id']}/{verb}"
     return (await world.agent.post(path, json=body)).status_code
@@ -317,7 +317,7 @@ async def test_an_agent_has_several_nodes_of_a_gang(world: World) -> None:
         (names[1], 1),
     ]
     assert (first["slot_ids"], second["slot_ids"]) == ([0, 1], [2, 3])
-    # The one that is not there yet is ordered again.
+    # A node that has not started is ordered again.
     (again,) = (await work(world, names[0]))["launch"]
     assert again["leg_id"] == names[1]
     assert [await report(world, one, "running", pid=1) for one in (first, second)] == [200, 200]

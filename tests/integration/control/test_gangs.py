@@ -1,4 +1,4 @@
-"""Containers of one allocation find each other: through the service, whatever happens to requests."""
+"""Containers of one allocation find each other through the service, even if requests fail."""
 
 from __future__ import annotations
 

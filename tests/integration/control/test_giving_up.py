@@ -1,4 +1,4 @@
-"""A search whose every trial fails is given up after ``max_failures`` of them."""
+"""A search whose trials all fail stops after ``max_failures`` failures."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_one_report_is_enough_to_go_on(world: World, group: str) -> None:
     ok(await trial.client.post(f"/api/v1/trials/{trial.id}/metrics/batch", json=body))
     ok(await trial.exited(exit_code=1))
     await fail_in_turn(world, driver, 2)
-    if group == "gpu":  # the profiler's: it reports whatever the script does
+    if group == "gpu":  # the profiler's: it reports regardless of the script
         assert await state(world, driver) == "ERROR"
         return
     await fail_in_turn(world, driver, 2)

@@ -120,7 +120,7 @@ async def test_an_agent_that_is_killed_gets_no_work_until_it_speaks(world: World
     assert await state(world) == "STATE_SILENT"
     await world.started(SINGLE)
     assert await assigned(world) == []
-    # It was only the connection: it speaks again, and nothing else is needed.
+    # Only the connection was lost: the agent sends requests again, and nothing else is needed.
     assert await world.launched()
     assert await state(world) == "STATE_ALIVE"
 

@@ -72,7 +72,7 @@ async def test_the_list(world: World) -> None:
     old = ok(await world.user.get(QUEUE, params={"resourcePool": "default"}))
     assert old["jobs"] == [first, second]
     missing = await world.user.get(QUEUE, params={"resourcePool": "none"})
-    assert (missing.status_code, "there are default" in missing.text) == (400, True)
+    assert (missing.status_code, "allowed: default" in missing.text) == (400, True)
     await world.rows(
         "UPDATE allocations SET requested_at = assigned_at - interval '90 s'"
         " WHERE assigned_at IS NOT NULL RETURNING id"
@@ -122,7 +122,7 @@ async def test_moves_in_the_queue(world: World) -> None:
     assert await order(world) == [first, third, second]
     ok(await update(world, {"jobId": str(first), "behindOf": str(second)}))
     assert await order(world) == [third, second, first]
-    # A new one comes last all the same, and who is first gets the slot.
+    # A new job still comes last, and the first job gets the slot.
     (fourth,) = await waiting(world, 1)
     assert await order(world) == [third, second, first, fourth]
     await world.register(slots=1)

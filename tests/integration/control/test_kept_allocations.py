@@ -1,4 +1,4 @@
-"""A snapshot that is read as changes is the one that is read whole."""
+"""A snapshot that is read as changes equals a snapshot that is read whole."""
 
 from __future__ import annotations
 
@@ -141,7 +141,8 @@ async def test_only_changed_rows_are_read_again(db: Database) -> None:
             await conn.execute(sa.text("UPDATE allocations SET priority = 3 WHERE trial_id = 5"))
             return (await kept.read(conn)).changed == {"t5.1"}
 
-        # Once no transaction of the server is older: of another database, Postgres' own.
+        # Wait until no older transaction runs on the server, neither in another database nor of Postgres
+        # itself.
         await until_async("only the change is read", is_all)
 
 

@@ -1,4 +1,4 @@
-"""Quotas of what lies outside of the database: files that notebooks keep, packages on agents."""
+"""Quotas of data outside the database: files that notebooks keep, packages on agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def notebook(world: World) -> Trial:
 
 
 async def keep(process: Trial, size: int) -> str:
-    """What the process is told that is about to keep so much; empty: it may."""
+    """The refusal for a process that is about to store this many bytes; empty: it may."""
     path = f"/api/v1/notebooks/{process.spec['task_id']}/files"
     answer = await process.client.put(path, json={"bytes": size})
     if answer.status_code == 403:
@@ -38,7 +38,7 @@ async def test_notebooks_of_one_user_keep_so_much_together(world: World) -> None
         "delete-files ID), or ask an administrator, who may raise it in the cluster configuration"
     )
     assert await keep(other, 40) == ""
-    # Who has too much may have less, and what is being deleted counts no more.
+    # A user above the quota may reduce the size, and files being deleted no longer count.
     await put_quotas(world.app, notebook_file_bytes=50)
     assert await keep(one, 55) == ""
     assert await keep(one, 56) != ""
@@ -47,7 +47,7 @@ async def test_notebooks_of_one_user_keep_so_much_together(world: World) -> None
     await world.rows(f"UPDATE tasks SET {mark} WHERE id = '{task_id}' RETURNING id")
     await put_quotas(world.app, notebook_file_bytes=56)
     assert await keep(one, 56) == ""
-    # Of its own notebook alone.
+    # Only for its own notebook.
     path = f"/api/v1/notebooks/{task_id}/files"
     assert (await one.client.put(path, json={"bytes": 1})).status_code == 403
     assert (await world.user.put(path, json={"bytes": -1})).status_code == 400

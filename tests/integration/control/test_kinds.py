@@ -1,4 +1,4 @@
-"""A kind of task that the core has never heard of: slots, a token, logs and an end, and no trial."""
+"""A kind of task that the core does not know: slots, a token, logs and an end, without a trial."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_it_waits_runs_logs_and_is_killed_without_a_trial(world: World) ->
     assert (spec["trial_id"], spec["experiment_id"]) == (None, None)
     assert len(spec["slot_ids"]) == 1
 
-    # Its token is its owner's, and nobody else's.
+    # Its token acts only for its owner.
     assert ok(await process.client.get("/api/v1/me"))["user"]["username"] == "baker"
     line = {"taskId": task_id, "allocationId": process.allocation_id, "log": "in the oven\n"}
     assert (await report(process, line)).status_code == 200

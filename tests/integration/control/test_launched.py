@@ -1,4 +1,4 @@
-"""Commands and the like by the REST API: launch, queue, priority, rights, secrets, end."""
+"""Launched tasks by the REST API: launch, queue, priority, rights, secrets, end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def refusal(world: World, path: str = COMMANDS, **body: Any) -> str:
 
 
 async def another_user(world: World, name: str) -> httpx.AsyncClient:
-    """A client of a user who is neither owner nor administrator."""
+    """A client of a user who is not the owner or an administrator."""
     token = uuid.uuid4().hex
     await world.rows(f"INSERT INTO users (username) VALUES ('{name}') RETURNING id")
     await world.rows(
@@ -139,7 +139,7 @@ async def test_a_launch_that_is_sent_again_is_the_same_command(world: World) -> 
     assert others == [first] * 3
     other = ok(await world.user.post(COMMANDS, json={**body, "idempotencyKey": "l"}))["command"]
     assert other["id"] != first
-    # Keys are each user's own.
+    # Keys are separate for each user.
     stranger = await another_user(world, "stranger")
     assert ok(await stranger.post(COMMANDS, json=body))["command"]["id"] != first
 
@@ -228,7 +228,7 @@ async def test_others_may_look_but_not_touch(world: World) -> None:
     assert ok(await world.user.get(COMMANDS, params=names))["commands"] == []
     assert (await world.user.get(f"/api/v1/shells/{command['id']}")).status_code == 404
 
-    # A process may kill what its own task launched, and nothing else of its owner's.
+    # A process may kill tasks that its own task launched, but no other task of its owner.
     await world.register(slots=1)
     process = await started(world)
     answer = await process.client.post(COMMANDS, json={"config": {"entrypoint": ["child"]}})
@@ -331,7 +331,7 @@ async def test_generic_tasks_pause_fork_and_stand_under_each_other(world: World)
     assert sorted((await world.work())["kill"]) == sorted(
         [first.allocation_id, second.allocation_id]
     )
-    # Unpaused before its process has ended, it goes on by itself when it has.
+    # If it is unpaused before its process has ended, it goes on automatically after that end.
     ok(await first.exited(exit_code=None, signal=9))
     assert await state_of(world, top) == "GENERIC_TASK_STATE_PAUSED"
     ok(await world.user.post(f"/api/v1/tasks/{top}/unpause"))
@@ -391,7 +391,7 @@ async def test_ports_that_the_user_names(world: World) -> None:
         process = await world.launched()
         ports = process.spec["ports"]
         assert [port["name"] for port in ports] == [*own, "8888"]
-        # The task's own address stays the kind's.
+        # The task's address stays that of its kind.
         assert [port["name"] for port in ports if port["default"]] == [*own, "8888"][:1]
         ports = [{**port, "port": port["port"] or 2600} for port in ports]
         ok(await process.started(ports=ports, address="127.0.0.1"))
@@ -422,6 +422,6 @@ async def test_missing_programs_are_named_at_the_launch(world: World) -> None:
         "sshd was not installed on agent a1 at its start: terminals get in there; programs (det shell open "
         "ID -- …), scp, rsync and VS Code do not. On that machine: install openssh-server"
     ]
-    # Started again, it has what was installed meanwhile.
+    # After a restart it has the packages that were installed meanwhile.
     await world.register(slots=1)
     assert ok(await world.user.post("/api/v1/notebooks", json={}))["remarks"] == []

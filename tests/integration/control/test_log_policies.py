@@ -90,7 +90,7 @@ async def test_a_match_of_an_earlier_leg_does_not_count(world: World) -> None:
     policy = "{name: fatal, pattern: fatal, action: cancel_retries}"
     _, trial = await begin(world, config(policy))
     await prints(world, trial, "fatal\n")
-    # The platform lost it: that is no failure of the code's.
+    # The platform lost the leg, so the code has not failed.
     ok(await trial.exited(exit_code=None, kind="infrastructure", reason="agent lost"))
     second = await world.launched()
     ok(await second.started())
@@ -153,7 +153,7 @@ async def test_without_agents_it_waits_if_the_cluster_says_so(world: World) -> N
     assert found["state"] == "STATE_QUEUED"
     assert (await world.trial(trial.id))["restarts"] == 1
     assert "therefore will not schedule on a1" in (await said(world, trial))[-1]["log"]
-    # Another agent is what it waits for.
+    # It waits for another agent.
     await world.register(slots=1, agent_id="a2")
     assert (await world.launched(agent_id="a2")).id == trial.id
 
@@ -185,7 +185,7 @@ async def test_a_costly_pattern_is_given_up_and_that_is_said(
     text = ("ab" * 20_000 + "\n", "fatal\n")
     printing = asyncio.create_task(prints(world, trial, *text))
     await begun.wait()
-    # Whoever asks meanwhile is answered before the pattern is given up.
+    # The service answers other requests before it gives the pattern up.
     assert (await world.user.get("/health")).status_code == 200
     assert not ended.is_set()
     await printing

@@ -1,4 +1,5 @@
-"""TensorBoards and notebooks by the REST API: what they show, whose secrets they get, what is use."""
+"""TensorBoards and notebooks by the REST API: their contents, the secrets that they get, and what counts as
+use."""
 
 from __future__ import annotations
 
@@ -112,20 +113,20 @@ async def test_the_files_of_ended_notebooks_are_deleted_by_their_owner_or_the_ru
         process = await started(world)
         early = await world.user.delete(f"{kept}/{task_id}")
         assert early.status_code == 409 and "has not ended" in early.json()["message"]
-        # One that was killed before it had looked at its files says nothing of them.
+        # A notebook that was killed before it listed its files reports none.
         size = len(ids) * 1000 or None
         if size:
             ok(await process.client.put(f"{NOTEBOOKS}/{task_id}/files", json={"bytes": size}))
         ok(await process.exited(exit_code=0))
         ids.append(task_id)
-    # One that ran and left nothing.
+    # A notebook that ran and left no files.
     empty = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]["id"]
     process = await started(world)
     ok(await process.client.put(f"{NOTEBOOKS}/{empty}/files", json={"bytes": 0}))
     ok(await process.exited(exit_code=0))
     refused = await world.user.delete(f"{kept}/{empty}")
     assert refused.status_code == 409 and "has no files" in refused.json()["message"]
-    # One that never began has none, and is none of the last three.
+    # A notebook that never began has no files, and does not count among the last three.
     blocker = ok(await world.user.post("/api/v1/commands", json={"config": {"entrypoint": ["x"]}}))
     waiting = ok(await world.user.post(NOTEBOOKS, json={}))["notebook"]["id"]
     ok(await world.user.post(f"{NOTEBOOKS}/{waiting}/kill"))
@@ -139,7 +140,7 @@ async def test_the_files_of_ended_notebooks_are_deleted_by_their_owner_or_the_ru
     assert ok(await stranger.get(kept))["notebookFiles"] == []
     assert (await stranger.delete(f"{kept}/{ids[0]}")).status_code == 403
 
-    # A new notebook is to begin with them.
+    # A new notebook must begin with these files.
     ok(await world.user.post(NOTEBOOKS, json={"restoreId": ids[1]}))
     needed = await world.user.delete(f"{kept}/{ids[1]}")
     assert needed.status_code == 409 and "begins with the files" in needed.json()["message"]
@@ -158,7 +159,7 @@ async def test_the_files_of_ended_notebooks_are_deleted_by_their_owner_or_the_ru
             return await notebook_files.apply_rule(change, NotebookFiles(**rule))
 
     assert (await ruled(), await ruled(days=1, per_owner=3)) == (0, 0)
-    # The latest one stays, and the one that is needed.
+    # The latest one stays, and the one in use.
     assert (await ruled(per_owner=1), await ruled(per_owner=1)) == (1, 0)
     async with changing(world.app.state.db) as change:
         await change.conn.execute(

@@ -85,7 +85,7 @@ async def test_other_units_are_read_from_the_metrics(world: World) -> None:
     "searcher",
     [
         "name: single, max_length: {batches: 2}",
-        # Nobody knows what the script's steps are.
+        # The unit of the script's steps is unknown.
         "name: async_halving, max_length: 2, num_rungs: 1, max_trials: 1",
         "name: async_halving, max_length: {epochs: 2}, num_rungs: 1, max_trials: 1",
     ],

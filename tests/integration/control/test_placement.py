@@ -90,7 +90,7 @@ async def test_unknown_slots_are_refused_and_known_ones_are_waited_for(world: Wo
         "wants 1 slot of resource pool 'default' on an agent with gpu=a100; the pool's only agent is not one "
         "(labels there: gpu=v100)"
     )
-    # It comes back with another label: what it has now counts.
+    # The agent comes back with another label: its present labels count.
     await world.register(1, "a2", labels={"gpu": "h100"})
     assert "the pool has none (labels there: gpu=h100, gpu=v100)" in await why(
         world, driver.experiment_id

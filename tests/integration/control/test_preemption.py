@@ -1,4 +1,5 @@
-"""The loop reads what runs, and stops what is less important: decided once, carried out once."""
+"""The loop reads the running allocations and stops the less important ones: decided once, carried out
+once."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ async def test_a_service_that_dies_before_the_commit_has_stopped_nothing(
     await configure(world, {"type": "priority"})
     await world.started(single(10))
     await schedule_once(world.app.state.db, world.app.state.snapshots)
-    # Nobody is told, so that the loop, which sleeps, does not decide first.
+    # No notification is sent, so that the sleeping loop does not decide first.
     world.app.state.settings.put_in_force(
         ClusterConfig.model_validate({"resource_manager": {"scheduler": PREEMPTING}})
     )

@@ -94,7 +94,7 @@ async def test_an_experiment_gets_its_run_and_agents_are_told_to_look(
     assert run.state is not None
     assert run.state.type == StateType.SCHEDULED
     assert sorted(run.tags) == ["determined", f"experiment-{experiment}", "owner-determined"]
-    # Then its page. (Its trial has no run, as there is no flow to make one.)
+    # Then its page. (Its trial has no run, because no flow makes one.)
     await outbox_delivered(world, "experiment:")
 
 
@@ -162,7 +162,7 @@ async def test_the_page_of_an_experiment_that_runs_is_written_now_and_then(
         await report(world, trial, 0.25)
 
         async def told() -> bool:
-            await pages.look()  # one call each time, of what has been shown longest
+            await pages.look()  # one call each time, for the reason that has been shown longest
             return "0\\.25" in (await shown(client, run))["markdown"]
 
         await until_async("the best metric on the page", told)
@@ -260,7 +260,7 @@ async def test_pause_and_requeue_are_shown_while_they_last(
     waiting = await client.read_flow_run(run)
     assert waiting.state is not None
     assert waiting.state.name == "AwaitingSlots"
-    # Nobody may take it from the queue.
+    # No worker may take it from the queue.
     assert waiting.next_scheduled_start_time == FAR_FUTURE
     ok(await world.act(driver.experiment_id, "kill"))
     await outbox_delivered(world)
@@ -400,7 +400,7 @@ async def test_runs_of_dead_drivers_are_settled(
         await silent(world, 70)
         await keeper.run_pass()
 
-        # The trial's run does not exist, so nobody is told about it.
+        # The trial's run does not exist, so no message is sent.
         waiting = "SELECT kind FROM prefect_outbox WHERE entity LIKE 'experiment:%'"
         await until_async("Prefect told of the end", lambda: world.rows(waiting), equals=[])
         assert (await names(client, run))[-1] == "Cancelled"

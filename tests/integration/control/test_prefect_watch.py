@@ -68,7 +68,7 @@ async def look(world: World, settings: Settings, stuck_run_s: float = 300.0) -> 
 async def test_cancelling_a_trial_that_waits_for_slots(
     world: World, client: PrefectClient, deployments: Deployments
 ) -> None:
-    # The service's own reconciler has to notice: Prefect ends such a run by itself.
+    # The service's own reconciler has to notice: Prefect itself ends such a run.
     _, trial_id, run = await waiting_trial(world, client, deployments)
     answer = await client.set_flow_run_state(run, state(StateType.CANCELLING, "Cancelling"))
     assert answer.state is not None
@@ -114,14 +114,14 @@ async def test_an_unknown_run_stuck_in_pending_is_ended(
     pending = state(StateType.PENDING, "InfrastructurePending")
     lost = await client.create_flow_run_from_deployment(deployments["experiment"], state=pending)
     cancelled = await client.create_flow_run_from_deployment(deployments["trial"])
-    # One that waits would be ended by Prefect itself.
+    # Prefect itself would end a waiting run.
     for kind in (StateType.RUNNING, StateType.CANCELLING):
         await client.set_flow_run_state(cancelled.id, state(kind, kind.value.title()), force=True)
     flow = await client.create_flow_from_name("experiment")
     other = await client.create_deployment(flow_id=flow, name="somebody-elses")
     theirs = await client.create_flow_run_from_deployment(other, state=pending)
     await look(world, settings)
-    # Nothing is stuck yet.
+    # No run is stuck yet.
     assert (await client.read_flow_run(lost.id)).state_type == StateType.PENDING
     await look(world, settings, stuck_run_s=0.0)
     found = (await client.read_flow_run(lost.id)).state
@@ -132,7 +132,7 @@ async def test_an_unknown_run_stuck_in_pending_is_ended(
     assert found is not None
     assert found.type == StateType.CANCELLED
     assert "its process was not ended" in (found.message or "")
-    # A deployment of another name is not ours, whatever its flow is called.
+    # A deployment of another name is not ours, even if its flow has our name.
     assert (await client.read_flow_run(theirs.id)).state_type == StateType.PENDING
     await client.delete_deployment(other)
 
@@ -148,7 +148,7 @@ async def test_a_stuck_run_of_a_trial_that_has_ended_gets_its_end(
     stuck: tuple[StateType, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Sooner than one of a trial that goes on: nobody can have meant it."""
+    """Sooner than for a trial that goes on, because this state cannot be intended."""
     driver, trial = await begin(world)
     run = await create_trial_run(client, deployments["trial"])
     await tell_run(world, trial.id, run)
@@ -230,7 +230,7 @@ async def test_passes_are_rare_enough(
         reconciler = Reconciler(world.app.state.db, gateway, 30.0)
         await reconciler.run_pass()
         await reconciler.run_pass()
-    # No experiment is open, so nobody can have cancelled one; stuck runs are looked for now and then.
+    # Without an open experiment the service does not look for cancelled runs, and only rarely for stuck ones.
     assert asked == ["CANCELLING", "PENDING"]
     assert STUCK_PASS_S > 5
 
@@ -257,7 +257,7 @@ async def test_experiments_of_a_cancelled_flow_that_did_not_kill_them_are_killed
     await look(world, settings)
     found = await world.rows("SELECT id, state FROM experiments")
     killed = {row["id"] for row in found if row["state"] != "PAUSED"}
-    # One that is being cancelled may still do it itself; the flow that crashed is run again.
+    # A run that is being cancelled may still end itself; the crashed flow runs again.
     assert killed == {states[StateType.CANCELLED]}
     (command,) = await world.rows("SELECT state FROM tasks WHERE id = 'c'")
     assert command["state"] == "CANCELED"

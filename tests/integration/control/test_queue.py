@@ -123,7 +123,7 @@ async def test_the_api_says_how_a_pool_serves(
 ) -> None:
     await configure(world, scheduler)
     answer = ok(await world.user.post("/api/v1/experiments", json={"config": SINGLE + UNHEEDED}))
-    # The last one is that there is no agent.
+    # The last reason: the pool has no agent.
     assert [one.split(" (")[0] for one in answer["remarks"][:-1]] == [
         f"resources.{one}" for one in remarks
     ]

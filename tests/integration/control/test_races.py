@@ -1,4 +1,4 @@
-"""Everything at once: whatever the order, an experiment ends and nothing is left over."""
+"""Everything at once: in any order, an experiment ends and leaves nothing over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEARCH = (
     .replace("max_concurrent_trials: 2", "max_concurrent_trials: 5")
     .replace("max_restarts: 1", "max_restarts: 3")
 )
-# Answers that a well-made client takes in its stride.
+# Answers that a correct client handles.
 EXPECTED = {200, 400, 409}
 
 

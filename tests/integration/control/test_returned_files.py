@@ -38,7 +38,7 @@ async def test_files_come_back_to_their_owner(world: World) -> None:
     ok(await leg.started())
     first = b"a" * (1 << 20)
     ok(await send(world, leg, 0, first))
-    # Not all: nothing is shown, and the report is refused.
+    # An incomplete set is not shown, and the report is refused.
     assert (await finish(world, leg, 2, len(first) + 3)).status_code == 409
     assert ok(await world.user.get(where)) == {"ready": False, "size": 0, "remarks": []}
     assert (await world.user.get(f"{where}/archive")).status_code == 409
@@ -93,7 +93,7 @@ async def test_a_user_whose_kept_files_are_many_is_told_in_the_log(world: World)
     ok(await leg.started())
     ok(await send(world, leg, 0, b"456"))
     refused = await finish(world, leg, 1, 3)
-    # What its supervisor does not repeat for ever, but writes into the task's log.
+    # The supervisor does not retry these refusals for ever, but writes them to the task's log.
     assert isinstance(from_status(refused.status_code, refused.text), BadRequestException)
     assert "would have 6 bytes of files that came back" in refused.text
     assert "5 are allowed (quotas.returned_file_bytes): fetch those of earlier" in refused.text

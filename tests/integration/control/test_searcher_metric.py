@@ -1,4 +1,4 @@
-"""A script that does not report the searcher's metric: what the log, the search and its end say of it."""
+"""A script that does not report the searcher's metric: the messages of the log, the search and its end."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_asha_by_time_fails_at_the_first_validation_that_lacks_it(world: W
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_pieces_of_a_validation_count_in_their_order(world: World, at_once: bool) -> None:
-    """However the harness puts them into batches."""
+    """For any batches of the harness."""
     await world.register(slots=1)
     driver = await world.started(ASHA)
     trial = await world.launched()

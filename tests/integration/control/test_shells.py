@@ -1,4 +1,4 @@
-"""Shells by the REST API: who gets the key, what the process reports, when one is idle."""
+"""Shells by the REST API: who gets the key, the process' reports, idle shells."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_shell_opens_for_its_owner(world: World) -> None:
 
     process = await world.launched()
     given = {"account": "ann", "host_key": HOST_KEY}
-    # Its ports are not known before the agent has told that it runs.
+    # Its ports are unknown until the agent reports that it runs.
     assert (await process.client.put(door, json=given)).status_code == 409
     spec = process.spec
     secret = shells.terminal_secret(shell["privateKey"])
@@ -60,7 +60,7 @@ async def test_a_shell_opens_for_its_owner(world: World) -> None:
         True
     }
 
-    # The key is its owner's alone, where the one shell is asked for.
+    # Only the owner gets the key, and only by the route of the single shell.
     (admin_id,) = await world.rows("SELECT id FROM users WHERE username = 'admin'")
     async with world.app.state.db.tx() as conn:
         admin = world.client(await open_session(conn, admin_id["id"], 10))
@@ -72,7 +72,7 @@ async def test_a_shell_opens_for_its_owner(world: World) -> None:
         assert "PRIVATE" not in (await world.user.get(path)).text
     assert "PRIVATE" not in str(await world.rows("SELECT payload FROM prefect_outbox"))
 
-    # Nobody has been in since it started; then somebody is.
+    # The shell is unused since its start; then a user connects.
     async def is_idle() -> bool:
         (row,) = await world.rows("SELECT idle_since, idle_timeout_s FROM tasks")
         assert row["idle_timeout_s"] == 3600

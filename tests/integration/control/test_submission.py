@@ -19,7 +19,7 @@ from tests.waiting import TIMEOUT_S
 BAD = {
     "wrong-searcher": (SINGLE.replace("single", "sinlge"), "single"),
     "not-yaml": ("name: [", "not YAML"),
-    "unknown-pool": (SINGLE + "resources: {resource_pool: gpus}\n", "there are default"),
+    "unknown-pool": (SINGLE + "resources: {resource_pool: gpus}\n", "allowed: default"),
     "too-wide": (SINGLE + "resources: {slots_per_trial: 9}\n", "9 slots are more than any agent"),
     "no-trial": (
         SINGLE.replace("max_length: 8}", "max_length: 8, source_trial_id: 77}"),
@@ -98,7 +98,7 @@ async def test_a_prefect_run_submits_one_experiment(world: World) -> None:
     ids = await asyncio.gather(*(world.submit(flowRunId=run) for _ in range(3)))
     assert len(set(ids)) == 1
     assert str((await world.experiment(ids[0]))["flow_run_id"]) == run
-    # The run exists: none is to be made, but it is named after the experiment.
+    # The run exists, so the service makes none, but names it after the experiment.
     assert await world.told_prefect(f"experiment:{ids[0]}") == [f"scripted #{ids[0]}"]
 
 

@@ -172,7 +172,7 @@ async def test_workspaces_and_values_in_log_ranges(world: World) -> None:
     driver = await world.started(config)
     trial = await world.launched()
     ok(await trial.started())
-    # Doubts are about the search, so they are no news in a trial's log.
+    # Doubts concern the search, so they are not written to a trial's log.
     assert await warnings(world, trial) == [where + "\n"]
     assert await described(world, driver.experiment_id) == [where, exponents]
 

@@ -1,4 +1,4 @@
-"""Prefect is told why a run waits for slots, seldom."""
+"""The service updates the reason of a waiting run in Prefect, rarely."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_numbers_are_told_when_they_matter_and_more_and_more_seldom(world:
     # First in line: each number counts.
     ok(await running[0][1].exited())
     assert await told() == 2
-    # Between two of them is more and more time.
+    # The time between two updates grows.
     waiting_runs._pass_s = 1000.0
     waiting_runs._next_pass = 0.0
     ok(await running[1][1].exited())

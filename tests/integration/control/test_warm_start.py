@@ -98,7 +98,7 @@ async def test_a_source_without_a_checkpoint_is_an_error_in_words(world: World) 
         f"trial {winner.id} has no checkpoint, and the searcher makes another trial start from it: "
         f"the training code must save a checkpoint before it reports to the searcher"
     )
-    # Nothing of the batch was done.
+    # No operation of the batch was carried out.
     assert not (await world.trial(loser.id))["closed"]
     assert len(await world.rows("SELECT 1 FROM trials")) == 2
 

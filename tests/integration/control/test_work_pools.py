@@ -65,7 +65,7 @@ async def test_work_pools(
             assert await side.run_pass()
             assert await paused(first, second, third) == [True, True, True]
             assert await homes() == {second}
-            # What comes back goes on, unless somebody paused it.
+            # A work pool that comes back resumes, unless somebody paused it.
             await apply(file(first, second, third))
             assert await side.run_pass()
             assert await paused(first, second, third) == [False, True, False]

@@ -83,7 +83,7 @@ class Trial:
         )
 
     async def run_to_end(self, metric: float = 0.5) -> None:
-        """All that a well-behaved process does."""
+        """All requests of a well-behaved process."""
         ok(await self.started())
         while not (found := await self.operation())["completed"]:
             ok(await self.complete(int(found["op"]["validateAfter"]["length"]), metric))
@@ -241,7 +241,7 @@ class World:
         return [row["payload"].get("name", row["kind"]) for row in rows]
 
     async def train_all(self, finished: asyncio.Event, metric: float = 0.5) -> int:
-        """An agent whose processes do what they should; returns how many legs it ran."""
+        """Run an agent with well-behaved processes; returns the number of legs."""
         legs = 0
         async with asyncio.TaskGroup() as group:
             while not finished.is_set():

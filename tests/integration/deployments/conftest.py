@@ -1,4 +1,4 @@
-"""A real Prefect server with work pools, and nothing else."""
+"""A real Prefect server with work pools, without other components."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prefect_url(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 async def client(prefect_url: str) -> AsyncIterator[PrefectClient]:
-    """A client of the server, which is also the one that Prefect's own functions reach."""
+    """A client of the server; Prefect's functions use the same server."""
     settings = {PREFECT_API_URL: prefect_url, PREFECT_API_AUTH_STRING: AUTH}
     with temporary_settings(settings):
         async with PrefectClient(prefect_url, auth_string=AUTH) as made:

@@ -34,7 +34,7 @@ deployments:
 
 
 class LateWorker(DeterminedProcessWorker):
-    """Has told Prefect that it takes the run, and starts it when the test says so."""
+    """Reports to Prefect that it takes the run, and starts it when the test allows it."""
 
     type = "determined-process-late"
     taken: ClassVar[asyncio.Event]
@@ -47,7 +47,7 @@ class LateWorker(DeterminedProcessWorker):
 
 
 class NoLauncher(Launcher):
-    """Notes which flow runs it was to start."""
+    """Records the flow runs that it was asked to start."""
 
     worker_type = LateWorker.type
     started: ClassVar[list[str]]
@@ -60,7 +60,7 @@ class NoLauncher(Launcher):
         return []
 
     async def start(self, job: Job) -> Running:
-        if job.kind == "errand":  # it registers the platform's deployments, which nobody wants here
+        if job.kind == "errand":  # it registers our deployments, not needed here
             await asyncio.Event().wait()
         self.started.append(job.id)
         return Running(job.kind, job.id, "nowhere:1", job.note)

@@ -102,7 +102,7 @@ def test_a_search_goes_on_after_backup_and_restore() -> None:
             for trial in after[:2]:
                 log = cluster.det("trial", "logs", str(trial["id"])).stdout
                 assert f"begins after step {HOLD}" in log, log
-            # What came after the backup is gone, and its number is given again.
+            # Experiments after the backup are gone, and their numbers are reused.
             assert cluster.submit(folder / "again", SEARCH, train_py=train) == lost
             assert cluster.wait(lost) == "COMPLETED"
         finally:

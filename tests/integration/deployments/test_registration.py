@@ -33,7 +33,7 @@ def plain() -> None:
     """Does nothing."""
 '''
 
-# `$WHO` tells apart what the two ways of registering make of one file.
+# `$WHO` distinguishes the results of the two ways of registering one file.
 EVERYTHING = """
 name: everything
 prefect-version: 3.8.8
@@ -93,7 +93,7 @@ deployments:
 
 @pytest.fixture
 def flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name of a flow of this test's own, in ``flows.py``; another is named like it with ``-plain``."""
+    """The name of this test's flow in ``flows.py``; another flow has the same name with ``-plain``."""
     name = f"flow-{uuid.uuid4().hex[:8]}"
     (tmp_path / "flows.py").write_text(FLOW.format(flow=name))
     monkeypatch.setenv("WHO", "agent")
@@ -300,7 +300,7 @@ async def test_changes_of_the_file_are_applied(
 async def test_deployments_of_prefect_deploy_are_taken_over(
     client: PrefectClient, prefect_url: str, flow: str, tmp_path: Path
 ) -> None:
-    """Nobody noted what was registered: schedules are told apart by what they say."""
+    """Without a record of the last registration, schedules are matched by content."""
     path = write(tmp_path, ENTRY)
     prefect_deploy_all(tmp_path, prefect_url)
     name = f"{flow}-plain/one"
@@ -323,7 +323,7 @@ async def test_a_deployment_that_was_deleted_is_made_again(
 
 
 def own(folder: Path, mark: str) -> Path:
-    """The platform's own file, with deployments of this test's own."""
+    """The platform's file, with this test's deployments."""
     text = default_prefect_yaml().read_text()
     for name in ("experiment", "trial", "checkpoint-gc", "retrain", "pipeline", *TASK_FLOWS):
         text = text.replace(f"- name: {name}\n", f"- name: {name}-{mark}\n")

@@ -1,7 +1,7 @@
 """An installation that has our wheel and no file of the checkout: a template on a local cluster.
 
-Dependencies are those of the tests' own environment. With `DET_TEST_PYTHONS="python3.12 /path/of/python3.13"`
-these Pythons are tried instead, with what pip installs for them: from an index, six gigabytes for each.
+Dependencies come from the tests' environment. With `DET_TEST_PYTHONS="python3.12 /path/of/python3.13"` these
+Pythons are tried instead, with what pip installs for them: from an index, six gigabytes for each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*command: object, timeout: float = TIMEOUT_S, **kwargs: object) -> str:
-    """What it printed; what it said is shown if it fails."""
+    """Return its standard output; its standard error is shown if it fails."""
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, **kwargs)  # type: ignore[call-overload]
     assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
@@ -46,7 +46,7 @@ def installed(python: str | None, wheel: Path, home: Path) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", home)
     onto = [sys.executable, "-m", "pip", "--python", home / "bin/python", *pip[2:]]
     run(*onto, "--no-deps", "--no-index", wheel)
-    # It adds a folder, but not what files of its kind in there add: one of them names the checkout.
+    # It adds a folder, but does not read `.pth` files in that folder: one of them names the checkout.
     (site,) = home.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
     return home / "bin"

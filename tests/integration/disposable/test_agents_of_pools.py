@@ -56,7 +56,7 @@ def test_every_pool_has_an_agent_or_it_is_said(tmp_path: Path) -> None:
         assert state is not None
         assert pools == {state.agent_id: ["gpus"], f"{state.agent_id}.small": ["small"]}
 
-        # A pool that has work stays, and nothing of it is disturbed.
+        # A pool with work stays, and its work is not disturbed.
         given = tmp_path / "one.yaml"
         given.write_text(ONE)
         apply = ("deploy", "local", "cluster-up", "--config", str(given))
@@ -76,7 +76,7 @@ def test_every_pool_has_an_agent_or_it_is_said(tmp_path: Path) -> None:
             lambda: cluster.json("command", "describe", sleeps)["state"] == "STATE_TERMINATED",
         )
 
-        # It leaves the configuration, and its agent with it.
+        # The pool leaves the configuration, and its agent ends.
         cluster.det(*apply)
         gone = {each["id"]: each["state"] for each in cluster.json("agent", "list")}
         assert gone == {state.agent_id: "STATE_ALIVE", f"{state.agent_id}.small": "STATE_ENDED"}

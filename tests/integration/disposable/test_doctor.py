@@ -22,7 +22,7 @@ def findings(cluster: LocalCluster) -> dict[str, str]:
 def test_the_doctor_names_a_postgres_that_was_killed(disposable: LocalCluster) -> None:
     process_of(disposable, "postgres").kill()
     found = until("a finding", lambda: findings(disposable))
-    # Whatever only waits for it is no failure of its own.
+    # A component that only waits for the failed one does not count as failed.
     assert [check for check, status in found.items() if status == "FAILED"] == ["postgres"], found
     disposable.up()
     until("nothing that failed", lambda: "FAILED" not in findings(disposable).values())

@@ -1,4 +1,5 @@
-"""A local cluster on a disk that fills up: what a user reads, and that it goes on once there is space."""
+"""A local cluster on a disk that fills up: the messages to the user, and that the cluster goes on once space
+is free."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_a_disk_that_fills_up_is_said_to_be_full(cluster: LocalCluster, tmp_path
     words = " ".join(cluster.up().stderr.split())
     assert f"only 9 MiB are free at {data}, where the database" in words
 
-    # What does not fit: its author is told why, whether Postgres refuses it or has to stop.
+    # The sender of data that does not fit gets the reason, whether Postgres refuses it or has to stop.
     fill(data, MIB)
     (tmp_path / "model").mkdir()
     (tmp_path / "model/train.py").write_text("")

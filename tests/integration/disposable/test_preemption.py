@@ -1,5 +1,6 @@
-"""A pool of eight slots that serves by priority, with real processes: what is less important saves a
-checkpoint, makes room, and goes on from there; also when the service is killed in the middle."""
+"""A pool of eight slots that serves by priority, with real processes: a less important trial saves a
+checkpoint, frees its slots, and goes on from the checkpoint; also when the service is killed in the
+middle."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ hyperparameters: {out: %(out)s}
 searcher: {name: random, metric: steps, max_trials: %(trials)d, max_concurrent_trials: %(trials)d}
 resources: {priority: %(priority)d, slots_per_trial: %(slots)d}
 """
-# Trains until there is a file "end", and goes on where its checkpoint ended; notes both in a file of its own.
+# Train until a file "end" exists, and go on from the checkpoint; record both in a separate file.
 TRAIN = """
 import pathlib, sys, time
 import determined as det
@@ -69,7 +70,8 @@ def submit(cluster: LocalCluster, folder: Path, name: str, **values: Any) -> tup
 
 
 def jobs(cluster: LocalCluster) -> dict[int, tuple[str, int, int]]:
-    """By experiment: its state in the queue, the slots that it holds and those that it holds or wants."""
+    """By experiment: its state in the queue, the slots that it holds, and the slots that it holds or
+    wants."""
     found = cluster.json("job", "list")["jobs"]
     return {
         int(one["entityId"]): (
@@ -139,7 +141,7 @@ def test_the_service_is_killed_in_the_middle(preempting: LocalCluster, tmp_path:
     low, low_out = submit(cluster, tmp_path, "low", trials=2, slots=4, priority=2)
     until_begun(low_out, 2)
     high, high_out = submit(cluster, tmp_path, "high", slots=4, priority=1)
-    # Somewhere between the request and the end of what makes room for it; then once it is placed.
+    # Kill once between the request and the end of the preempted legs, and once after the placement.
     kill_service(cluster)
     until_begun(high_out, 1)
     kill_service(cluster)

@@ -46,7 +46,7 @@ def serve(service: FakeService) -> str:
 
 class GangTrial(OneTrial):
     """Made by each process that ``determined.launch.torch_distributed`` has started; they enter ``leg()``
-    together. What the service has heard is known to the first."""
+    together. The first process knows the service's answers."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -57,8 +57,8 @@ class Shuffled(LineTrial):
 
 
 class Shared(Line):
-    """Its scheduler is stepped by what is logged at the end: better and better in one process, worse
-    and worse in the other, twice as much."""
+    """The metric logged at the end steps its scheduler: it improves in one process and worsens twice as fast
+    in the other."""
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), lr=0.1)
@@ -111,7 +111,7 @@ def adapter(folder: Path) -> list[dict[str, Any]]:
 def main(folder: Path) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    # Lightning makes the process group, and the adapter takes the one that is there.
+    # Lightning makes the process group, and the adapter uses it.
     tell(folder, {**callback(folder), "adapter": adapter(folder)})
 
 

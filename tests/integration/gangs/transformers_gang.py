@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer in two processes: stopped anywhere, its losses are those of an unbroken run."""
+"""Hugging Face's Trainer in two processes: stopped anywhere, its losses equal those of an unbroken run."""
 
 from __future__ import annotations
 

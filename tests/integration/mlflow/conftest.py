@@ -74,7 +74,8 @@ def cluster(
 ) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("mlflow")
     db_url = _create(postgres_server, f"mlflow_{uuid.uuid4().hex[:8]}", template.name)
-    # MLflow's server reads as a role of its own, so every test here says whether its rights are enough.
+    # MLflow's server reads as a separate role, so every test here also checks that the role's rights are
+    # enough.
     role = f"mlflow_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'of-mlflow'")
@@ -107,7 +108,7 @@ def tracking(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clus
     import mlflow
 
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", cluster.token)
-    # A refusal is an answer: nothing here is to be asked for again.
+    # A refusal is an answer: MLflow's client must not retry here.
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     before = mlflow.get_tracking_uri()

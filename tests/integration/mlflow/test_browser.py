@@ -1,4 +1,4 @@
-"""MLflow's pages in a real browser: each shows what it is for, and nothing that they ask for is refused."""
+"""MLflow's pages in a real browser: each shows its data, and no request of theirs is refused."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_no_method_is_forgotten() -> None:
 
 
 def test_answers_are_those_of_mlflows_store(cluster: Cluster, tmp_path: Path) -> None:
-    # In a process of its own, as the program does: MLflow's client has global state.
+    # In a separate process, as the program does: MLflow's client has global state.
     ours_at = TrackingServer(cluster.tracking_uri, cluster.token, psutil.Process())
     command = [sys.executable, "-m", "tests.integration.mlflow.calls", str(tmp_path), "--short"]
     done = subprocess.run(command, env=ours_at.environment, capture_output=True, text=True)
@@ -46,6 +46,6 @@ def test_answers_are_those_of_mlflows_store(cluster: Cluster, tmp_path: Path) ->
     theirs = json.loads(ANSWERS.read_text())
     differ = differences(ours, theirs)
     assert {name: (ours[name], theirs[name]) for name in differ if not group_of(name)} == {}
-    # What differs for a reason does so; and nothing is a failure that clients would ask again.
+    # Every listed difference exists; and no answer is a failure that clients would retry.
     assert {group_of(name) for name in differ} == REASONS.keys() - {"traces"}
     assert {name: one for name, one in ours.items() if "INTERNAL_ERROR" in str(one)} == {}

@@ -34,8 +34,8 @@ def run(cluster: Cluster, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def nothing_is_on_the_way(cluster: Cluster) -> Callable[[], None]:
-    """Waits until there is nothing where files wait that are not whole yet, but what other tests have left:
-    they go after the answer."""
+    """Wait until the folder of incomplete files has only files that other tests left: files are removed after
+    the answer."""
     folder = cluster.folder / "mlflow"
     rest = {folder / "tmp", folder / "mlflow.log", *folder.rglob("*")}
 
@@ -131,7 +131,7 @@ def test_a_client_names_no_file_of_the_machine(cluster: Cluster, run: str, tmp_p
     secret.write_text("of the service's account")
     headers = {BODY_FILE_HEADER: str(secret), TAKES_PATH_HEADER: "1"}
     address = f"{ARTIFACTS}/trials/{run}/x"
-    # The one who is passed through as it came, and another that is not the address of a file.
+    # One path that the service passes through unchanged, and one that is not the address of a file.
     for path in (address, address.replace("/trials/", "/%74rials/")):
         with cluster.api() as api:
             assert api.put(path, content=b"own", headers=headers).status_code == 200

@@ -1,4 +1,4 @@
-"""What belongs to a logged model or a data set: its metrics, and how models and runs are found by them."""
+"""The metrics of a logged model or a data set, and searches for models and runs by them."""
 
 from __future__ import annotations
 

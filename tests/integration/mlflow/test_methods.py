@@ -1,8 +1,8 @@
-"""The methods of MLflow's stores, of the release that is pinned: which we answer, and what an upgrade
-changed.
+"""The methods of MLflow's stores in the pinned release: the ones that we implement, and the changes of an
+upgrade.
 
 MLflow marks methods abstract, but nothing enforces it (its base classes use the metaclass syntax of Python
-2): what is not overridden answers None, or raises NotImplementedError when somebody opens a page.
+2): a method that is not overridden returns None, or raises NotImplementedError when somebody opens a page.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sixteen threads of MLflow's client and one that reads, at each place where they say something of one run.
 
-Nothing that was answered is lost. The same over the service's own addresses, and what else is changed in
-parts, is in `tests/integration/service_api/test_overlapping.py`.
+No answered change is lost. The same over the service's own addresses, and what else is changed in parts, is
+in `tests/integration/service_api/test_overlapping.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITERS = 16
 
 @dataclass(frozen=True)
 class Place:
-    """``write`` says ``w<number>``; ``read`` gives all that is kept of it."""
+    """``write`` says ``w<number>``; ``read`` returns its whole stored value."""
 
     write: Callable[[int], object]
     read: Callable[[], set[str]]

@@ -1,4 +1,5 @@
-"""The service's door before MLflow's pages: who gets in, what is closed, and when its server runs."""
+"""The service's access check before MLflow's pages: who is admitted, which features are closed, and when
+MLflow's server runs."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_without_a_login_there_is_the_login_page(cluster: Cluster) -> None:
         assert "HttpOnly" in cookie and "SameSite=lax" in cookie and "Path=/mlflow" in cookie
         assert "omain" not in cookie
         assert "<div id=" in browser.get("/mlflow/", headers=PAGE).text
-        # The cookie opens MLflow's pages and nothing else.
+        # The cookie opens only MLflow's pages.
         assert browser.get("/api/v1/me").status_code == 404
         assert browser.get("/api/v1/me", headers={"Host": "localhost"}).status_code == 401
         search = "/mlflow/ajax-api/2.0/mlflow/runs/search"
@@ -149,7 +150,7 @@ def test_the_server_is_started_again_when_it_was_killed(cluster: Cluster) -> Non
 
 
 def test_its_role_only_reads_its_tables(cluster: Cluster) -> None:
-    """With its session's own limits taken off, as somebody would who has the role's password."""
+    """With the session's limits removed, as a person with the role's password could do."""
     with psycopg.connect(cluster.reader_url, autocommit=True) as connection:
         connection.execute("SET default_transaction_read_only = off")
         tables = [

@@ -172,7 +172,7 @@ def test_filters(store: TrackingStore, filter_string: str, wanted: list[int]) ->
 def test_orders_and_pages(store: TrackingStore) -> None:
     best = found(store, order_by=["metrics.`validation/accuracy` DESC"], max_results=3)
     assert best[:1] == ["search-1"] or best == ["30", "29", "28"]
-    # What is not a number comes after numbers, and what has no value last.
+    # Values that are not numbers come after numbers, and missing values come last.
     order = found(store, order_by=["metrics.`validation/odd` ASC"], max_results=100)
     assert order[-2:] == ["7", "search-1"]
     assert order[:3] == ["1", "2", "3"]
@@ -203,7 +203,7 @@ def test_histories(store: TrackingStore) -> None:
     assert [point.step for point in [*page, *rest]] == list(range(1, 101))
     sample = store.get_metric_history_bulk_interval(["3", "4"], "training/loss", 10, None, None)
     steps = [point.step for point in sample if point.run_id == "3"]
-    # As MLflow's own store chooses them; also where the steps say little.
+    # The same points as MLflow's store, also for irregular steps.
     places = [*range(1, 91, 10), 100]
     assert steps == places
     sample = store.get_metric_history_bulk_interval(["5"], "curve/uneven", 10, None, None)

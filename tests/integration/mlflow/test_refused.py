@@ -1,4 +1,4 @@
-"""What a server of MLflow's takes or refuses, and a request that was once a 5xx here."""
+"""Requests that MLflow's server accepts or refuses, and a request that once got a 5xx here."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_pages_upload_files(cluster: Cluster) -> None:
 
 
 def test_values_and_names_of_metrics(cluster: Cluster) -> None:
-    """As MLflow's own server takes or refuses them."""
+    """Accepted and refused as by MLflow's server."""
     with cluster.api() as api:
         _, run = _run(api, "names of metrics")
         for key, value, status in (
@@ -264,7 +264,7 @@ def test_an_experiment_tells_when_it_was_changed(cluster: Cluster) -> None:
 def test_a_client_that_traces_is_told_what_to_do(
     tracking: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing of a login that has expired, of which MLflow's client tells at a 403."""
+    """And the message does not mention an expired login, as MLflow's client does at a 403."""
     monkeypatch.setenv("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
     monkeypatch.setattr(logging.getLogger("mlflow"), "propagate", True)
     mlflow.set_experiment("traced")

@@ -91,7 +91,7 @@ def test_reports_before_the_training_have_a_step_below_0(tracking: Cluster) -> N
 
 
 def test_the_example(tracking: Cluster) -> None:
-    """What a team has, unchanged: a checkpoint of ours that is registered, and answers when it is loaded."""
+    """A team's unchanged script: a registered checkpoint of ours answers after it is loaded."""
     example = Path(__file__).parents[3] / "examples" / "mlflow_script" / "train.py"
     run = runpy.run_path(str(example))["run"]
     found = mlflow.get_run(run.info.run_id)

@@ -1,4 +1,4 @@
-"""A walk through MLflow's pages in a real browser: what it was answered, and what its console said.
+"""A walk through MLflow's pages in a real browser: the answers, and the messages of its console.
 
 ``python -m tests.integration.mlflow.tour SERVICE EXPERIMENT MODEL FOLDER`` takes pictures of all pages of a
 running cluster. It logs in as `determined`, with the password in the variable ``DET_PASS``, else with none.
@@ -30,7 +30,7 @@ SETTLED = 5
 
 @dataclass(frozen=True)
 class Page:
-    """``path``: behind the ``#``. ``words``: what the page must show before it counts as there."""
+    """``path``: behind the ``#``. ``words``: the text that the page must show before it counts as loaded."""
 
     name: str
     path: str
@@ -115,7 +115,7 @@ class Tour:
         self.said.clear()
 
     def visit(self, page: Page) -> None:
-        """Opens the page anew, and waits until it shows its words and asks for nothing more."""
+        """Reload the page, and wait until it shows its words and sends no more requests."""
         self._driver.get("about:blank")
         self._driver.get(f"{self._service}/mlflow/#{page.path}")
         for words in page.words:
@@ -150,7 +150,7 @@ class Tour:
         path.write_bytes(self._driver.get_screenshot_as_png())
 
     def refused(self) -> list[Answered]:
-        """Requests that were answered by an error, or not at all; without those that the page took back."""
+        """Requests that got an error or no answer, except requests that the page cancelled."""
         return [
             one
             for one in self.answered

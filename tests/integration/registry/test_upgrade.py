@@ -214,8 +214,8 @@ def test_back_to_one_task_for_each_trial(previous: str) -> None:
     migrate.upgrade(previous)
 
 
-# A search whose flow lives, one that is to be continued and one that is to get its run; a pipeline that was
-# resumed; a run of a retraining whose second flow trains; a deletion in its third run.
+# A search whose flow lives, one that waits to be continued and one that waits for its run; a pipeline that
+# was resumed; a run of a retraining whose second flow trains; a deletion in its third run.
 RUNNING = """
     UPDATE experiments SET state = 'ACTIVE', end_time = NULL WHERE id IN (
         SELECT min(id) FROM experiments WHERE flow_run_id IS NOT NULL);

@@ -1,4 +1,4 @@
-"""In place of Prefect: the flow runs that the keeper makes, in the states that a test gives them."""
+"""Replaces Prefect: the flow runs that the keeper makes, in the states that a test sets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every route, asked with each kind of token: what ``tests/who_may_table.py`` says is what happens.
 
-Each kind of token first asks for what is another's (or, if it may nothing of the kind, for anything), and is
-refused without a change of a row. Then those that may ask for what is theirs, and are let through.
+Each kind of token first asks for another user's things (or for anything, if it has no such right), and is
+refused without a change of a row. Then the tokens with the right ask for their own things, and are admitted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ RUNS = {
 
 @dataclass(frozen=True)
 class Own:
-    """What belongs together: an experiment with a leg, and what serves it."""
+    """Related objects: an experiment with a leg, and the supervisor and runs that serve it."""
 
     mine: Mine
     hash: str
@@ -144,7 +144,8 @@ def lines_of(own: Own, kind: str) -> dict[str, Any]:
 
 
 def body_of(address: Address, own: Own, kind: str) -> Any:
-    """For routes whose rule asks for what the body names; ``kind`` is what the sender serves, if anything."""
+    """For routes whose rule depends on the target in the body; ``kind`` is the kind of thing that the sender
+    serves, if any."""
     if address in REQUESTS:
         return REQUESTS[address].body(own.mine)
     path = address[1]
@@ -182,7 +183,7 @@ async def ask(
 
 
 class Clients:
-    """A client for each kind of token; those that serve something serve the object in ``own``."""
+    """A client for each kind of token; supervisors and runs serve the object in ``own``."""
 
     def __init__(self, app: FastAPI, people: People, own: Own) -> None:
         self.plain = {
@@ -263,7 +264,7 @@ async def test_every_route_refuses_each_token_that_may_not(
             asked += [
                 (name, client, "")
                 for name, client in found.plain.items()
-                # What it owns is another's experiment of the same owner.
+                # For a process the target is another experiment of the same owner.
                 if cells[name] == table.NO or (name == table.PROCESS and cells[name] != table.YES)
             ]
         for name, client, kind in asked:

@@ -184,7 +184,7 @@ async def test_the_best_of_equals_is_the_one_that_is_kept(
         names += [await store(leg, steps), await store(leg, steps)]
     async with world.db.tx() as conn:
         choice = await outside_policy(conn, leg.experiment_id, Policy(save_trial_latest=0))
-    # (The last one is what the trial would start from.)
+    # (The trial would start from the last one.)
     (kept,) = set(names[:-1]) - set(map(str, choice.doomed))
     best_first = "ORDER_BY_ASC" if smaller_is_better else "ORDER_BY_DESC"
     for path in (f"trials/{leg.trial_id}", f"experiments/{leg.experiment_id}"):
@@ -211,7 +211,8 @@ async def test_deleting_files(world: World, user: httpx.AsyncClient) -> None:
 
     some = {"model.pt": "1000"}
     assert await left(**some) == ("STATE_PARTIALLY_DELETED", some)
-    # As Determined: what it had is still known. Who has looked before the last file went revives nothing.
+    # As in Determined, the list of its files is kept. A reader that looked before the last file was deleted
+    # does not revive the checkpoint.
     for late in ({}, {}, some, {"model.pt": "1000", "other": "1"}):
         assert await left(**late) == ("STATE_DELETED", some)
     trial = (await user.get(f"/api/v1/trials/{leg.trial_id}")).json()["trial"]

@@ -126,7 +126,7 @@ def test_every_sort_and_order(
                 found = whose.list_checkpoints(sort_by, order)
                 values = [key(one) for one in found]
                 known = [value for value in values if value is not None]
-                # Those without the metric come last, whatever the order.
+                # Checkpoints without the metric come last in both orders.
                 assert values[: len(known)] == known
                 assert known == sorted(known, reverse=order is OrderBy.DESC), (sort_by, order)
                 assert len({one.uuid for one in found}) == count

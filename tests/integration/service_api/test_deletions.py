@@ -1,4 +1,4 @@
-"""Deleting checkpoints and experiments: what is chosen, marked, done again and refused.
+"""Deleting checkpoints and experiments: choice, marking, repetition and refusals.
 
 The flow that removes the files is played by the tests; the runs in Prefect by :class:`FakeRuns`.
 """
@@ -265,7 +265,7 @@ async def test_a_run_that_dies_is_started_again(
     assert await collector.chosen(deletion_id) == {second}
     await collector.carry_out(deletion_id)
     await collector.keep()
-    # It has died once more, and what it had to do is done.
+    # The run has died once more, and its work is done.
     assert len(runs.keys) == 1
     assert set(runs.states.values()) == {"COMPLETED"}
 
@@ -282,7 +282,7 @@ async def test_it_gives_up_in_the_end_and_says_why(
         runs.all_become("CRASHED")
     (row,) = await collector.open()
     assert (row.state, row.interruptions) == ("FAILED", MAX_INTERRUPTIONS)
-    # The experiment is what it was, and the next collection takes the same ones.
+    # The experiment is unchanged, and the next collection takes the same checkpoints.
     assert (await world.rows(sa.select(experiments.c.state)))[0].state == "COMPLETED"
     deletion_id = await collect(world, leg)
     await collector.keep()
@@ -365,7 +365,7 @@ async def test_without_globs_it_is_only_looked_at(
     assert await states(world) == wanted
     shown = (await user.get(f"/api/v1/checkpoints/{second}")).json()["checkpoint"]
     assert shown["resources"] == {path: str(size) for path, size in some.items()}
-    # The one that is whole is again what the trial goes on from.
+    # The trial goes on from the complete checkpoint again.
     (row,) = await world.rows(sa.select(trials))
     assert str(row.latest_checkpoint) == third
 
@@ -405,7 +405,7 @@ async def test_a_deletion_is_a_task(
     found = await task()
     assert (found["state"], found["reason"]) == ("STATE_COMPLETED", None)
     assert found["startTime"] < found["endTime"]
-    # Whoever follows its log comes to the end of it.
+    # A follower of its log reaches the end.
     log = await user.get(f"/api/v1/tasks/{task_id}/logs", params={"follow": "true"})
     assert "1 checkpoint deleted" in log.text
     only = {"taskTypes": "TASK_TYPE_CHECKPOINT_GC"}
@@ -495,7 +495,7 @@ async def test_a_deleted_experiment_leaves_no_row(
     (row,) = await collector.open()
     (place,) = (await collector.work(row.id))["places"]
     assert place["checkpoints"] == sorted(names)
-    # What it reported for TensorBoard, and the files that MLflow's clients stored.
+    # Its TensorBoard files, and the files that MLflow's clients stored.
     ends = [f"{kind}/experiment/{leg.experiment_id}" for kind in ("tensorboard", "mlflow")]
     assert [key.partition("/")[2] for key in place["discard"]] == ends
     runs.all_become("CRASHED")
@@ -508,8 +508,8 @@ async def test_a_deleted_experiment_leaves_no_row(
     await collector.keep()
     assert (await user.get(path)).status_code == 404
     after = await counts(world)
-    # Who sent batches is remembered for a while, by the stream's id alone; a storage keeps its number, with
-    # a digest of what it is.
+    # Senders of batches stay for a while, by the stream's id alone; a storage keeps its number, with a digest
+    # of its configuration.
     changed = {name for name in after if after[name] != before[name]}
     assert changed <= {"report_streams", "storages"}
     assert runs.states == {}

@@ -297,12 +297,12 @@ async def test_in_s3(world: World, user: httpx.AsyncClient, tmp_path: Path) -> N
         packed = await user.get(f"/checkpoints/{name}", headers={"Accept": "application/zip"})
         with zipfile.ZipFile(io.BytesIO(packed.content)) as archive:
             assert {path: archive.read(path) for path in FILES} == FILES
-        # A server that a user names is not asked, whatever the keys.
+        # The service does not contact a server that a user names, with any keys.
         private = await report(leg, other, storage=other | {"endpoint_url": server.url + "/"})
         ((status, said),) = (await statuses(user, private)).items()
         assert status == 403
         assert "--mode direct" in said
-        # Keys that are its owner's own are used for who sees them.
+        # The owner's keys are used only for callers who may see them.
         theirs = {**own, "access_key": "alices", "secret_key": "alices"}
         name = await report(await leg_in(world, theirs), own)
         async with client_of(world.app, None) as stranger:

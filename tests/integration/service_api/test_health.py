@@ -77,7 +77,7 @@ def test_a_stop_ends_followed_logs_with_a_word(settings: Settings) -> None:
         assert arrived.wait(TIMEOUT_S)
     follower.join()
     client.close()
-    # A server that waits for its clients in vain cuts them off in the end, without a word.
+    # A server that only waited for its followers would finally cut them off without this message.
     assert "the service is stopping" in orjson.loads(lines[-1])["error"]["message"]
 
 

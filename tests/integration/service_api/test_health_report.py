@@ -92,7 +92,7 @@ async def test_a_storage_of_a_cloud_is_tried(
         found = answer.json()["checkpointStorage"]
         assert (found["tried"], found["problem"]) == (True, problem)
         assert "do-not-tell" not in answer.text
-    # Whoever asks again soon asks no cloud.
+    # A second request within the interval does not contact the cloud.
     monkeypatch.setattr(storage_check, "_try", None)
     assert (await ask(user))["checkpointStorage"]["problem"] == problem
 

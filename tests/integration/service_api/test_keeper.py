@@ -1,4 +1,4 @@
-"""The keeper of flow runs: what two leaders at once do, what was read too early, and whom it tells."""
+"""The keeper of flow runs: two leaders at once, stale reads, and its messages to agents."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_two_leaders_at_once_make_one_run_of_each(
     await asyncio.gather(*(keep(service_app, runs) for _ in range(2)))
     assert sorted(runs.made) == [f"kept #{number}" for number in numbers]
     assert {row.flow_run_id for row in await kept(world)} == set(runs.states)
-    # Both find all of them dead.
+    # Both find all flows dead.
     runs.all_become("CRASHED")
     await asyncio.gather(*(keep(service_app, runs) for _ in range(2)))
     assert {(row.interruptions, row.runs) for row in await kept(world)} <= {(1, 1), (1, 2)}
@@ -83,7 +83,7 @@ class SlowRuns(FakeRuns):
 async def test_a_leader_does_not_write_outdated_rows(
     world: World, user: httpx.AsyncClient, service_app: FastAPI
 ) -> None:
-    """A leader that is slow settles the run of an experiment that was continued meanwhile: it is kept on."""
+    """A slow leader settles the run of an experiment that was continued meanwhile: the run stays kept."""
     number = await submit(user)
     runs = SlowRuns()
     await keep(service_app, runs)
@@ -98,7 +98,7 @@ async def test_a_leader_does_not_write_outdated_rows(
     await settling
     (row,) = await kept(world)
     assert (row.settled, row.wake, list(runs.states.values())) == (False, True, ["CANCELLED"])
-    # It is no cancel of somebody's: the run is started again.
+    # Nobody cancelled the run, so it is started again.
     await keep(service_app, runs)
     assert list(runs.states.values()) == ["SCHEDULED"]
     (row,) = await kept(world)

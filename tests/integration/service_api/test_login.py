@@ -1,4 +1,4 @@
-"""Logging in, the three kinds of token, what each may do."""
+"""Logging in, and the rights of the three kinds of token."""
 
 from __future__ import annotations
 

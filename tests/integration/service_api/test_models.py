@@ -308,7 +308,7 @@ async def test_a_registered_checkpoint_is_not_deleted(
         (looked,) = await world.rows(sa.select(deletions.c.id))
         await deleting.note_deleted(change, looked.id, {uuid.UUID(kept): {"model.pt": 1000}})
     ok(await delete(user, spare))
-    # Unregistered, all of it may go.
+    # Once unregistered, everything may be deleted.
     ok(await user.delete(f"{API}/my digits"))
     ok(await user.delete(experiment))
 
@@ -424,7 +424,7 @@ async def test_an_alias_moves_and_its_history_is_kept(
     found = ok(await user.get(f"{API}/digits/aliases/champion"))["modelVersion"]
     assert (found["version"], found["aliases"]) == (2, ["champion"])
     assert ok(await user.get(f"{API}/digits"))["model"]["aliases"] == {"champion": 2, "staging": 3}
-    # Deleting a version deletes what stands for it, and says so.
+    # Deleting a version also deletes its aliases, which their history records.
     ok(await user.delete(f"{API}/digits/versions/3"))
     assert ok(await user.delete(f"{API}/digits/aliases/champion"))["fromVersion"] == 2
     assert await history(user) == [
@@ -503,6 +503,6 @@ async def test_reports_of_trials_that_use_a_version(world: World, user: httpx.As
     ):
         body = {"trialSourceInfo": use | change}
         refused(await batch.client.post("/api/v1/trial-source-info", json=body), status)
-    # What has used it does not hold it.
+    # Trials that used it do not prevent its deletion.
     ok(await user.delete(f"{API}/digits"))
     ok(await delete(user, checkpoint))

@@ -1,4 +1,4 @@
-"""`kill -9` of the service in the middle of a promotion: all of it happened, or nothing."""
+"""`kill -9` of the service in the middle of a promotion: the promotion happened completely or not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def two_versions(database_url: str) -> None:
 
 
 def facts(conn: psycopg.Connection[tuple[int]]) -> tuple[list[tuple[int]], list[tuple[int]]]:
-    """The version that the alias stands for, and those that it was moved to."""
+    """The alias's version, and the versions in its history."""
     return (
         conn.execute("SELECT version FROM model_aliases").fetchall(),
         conn.execute("SELECT to_version FROM model_alias_history ORDER BY id").fetchall(),
@@ -69,7 +69,7 @@ def test_a_promotion_is_whole_or_was_not(database_url: str, tmp_path: Path) -> N
             service_on(database_url, tmp_path) as service,
             psycopg.connect(database_url) as holding,
         ):
-            # The alias has moved when the service comes to the history, and waits there.
+            # The service waits at the history after it has moved the alias.
             holding.execute("LOCK TABLE model_alias_history IN SHARE MODE")
 
             def ask() -> None:
@@ -87,7 +87,7 @@ def test_a_promotion_is_whole_or_was_not(database_url: str, tmp_path: Path) -> N
             )
             os.kill(service.pid, signal.SIGKILL)
             asking.join()
-        # Postgres ends the transaction when it finds that nobody is there any more.
+        # Postgres ends the transaction when it detects that the client is gone.
         live = "SELECT FROM pg_stat_activity WHERE query LIKE 'INSERT INTO model_alias_history%'"
         until(
             "the transaction's end",

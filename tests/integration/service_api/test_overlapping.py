@@ -1,6 +1,6 @@
 """Sixteen writers and one reader at each place where a request changes a part of a stored value.
 
-Nothing that was answered 200 is lost, neither at the end nor for a moment in between.
+No change that was answered with 200 is lost, neither at the end nor temporarily.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Around:
-    """What a place may need: ``user`` owns the experiment of ``leg``."""
+    """The objects that a place may need: ``user`` owns the experiment of ``leg``."""
 
     world: World
     user: httpx.AsyncClient
@@ -254,7 +254,7 @@ async def metadata_of_a_checkpoint_that_is_reported_again(around: Around) -> Pla
 
 @place
 async def tags_and_parameters_of_a_logged_model(around: Around) -> Place:
-    """Of a checkpoint of which nobody has said anything before."""
+    """Of a checkpoint without earlier metadata."""
     name = await store(around.leg, 1)
     path = f"{API}/mlflow/models/{name}"
 

@@ -1,4 +1,4 @@
-"""The service's own log, for administrators: what is kept, from where on, followed."""
+"""The service's own log, for administrators: its content, its start, following it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Pipelines: each experiment once, however often and at how many places its pipeline is advanced.
+"""Pipelines: each experiment runs once, even if several processes advance the pipeline repeatedly.
 
-The experiments' processes are played by rows: what a pipeline does with their results is the matter here.
+Rows replace the experiments' processes: the tests are about the pipeline's use of their results.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def step(name: str, **more: Any) -> dict[str, Any]:
 
 
 class Pipelines:
-    """What a user and the flow ask for, and experiments that end as the test wants."""
+    """The requests of a user and the flow, and experiments that end as the test wants."""
 
     def __init__(self, world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> None:
         self.world, self.user, self.agent = world, user, agent
@@ -241,7 +241,7 @@ async def test_a_step_whose_condition_is_false_is_skipped(pipes: Pipelines) -> N
         ("RUNNING", None),
     ]
     assert (steps[4]["state"], "has no 'nothing'" in steps[4]["reason"]) == ("FAILED", True)
-    # A condition is looked at anew when the pipeline is resumed.
+    # A resumed pipeline evaluates its condition again.
     await pipes.complete((await pipes.experiments(one, "worse"))[0], 0.5)
     await pipes.advance(one)
     await pipes.ask(one, "resume")
@@ -274,7 +274,7 @@ async def test_a_person_approves_and_the_model_is_promoted_once(
     assert (now["state"], now["reason"]) == ("WAITING_FOR_APPROVAL", "waits for an approval: good")
     words = f"Good enough? (det pipeline approve {one} --step good)"
     assert (now["steps"][1]["state"], now["steps"][1]["reason"]) == ("RUNNING", words)
-    # Its flow ends meanwhile, whatever became of its process.
+    # Meanwhile its flow run ends, regardless of its process.
     runs.all_become("CRASHED")
     await keep(service_app, runs)
     assert list(runs.states.values()) == ["COMPLETED"]
@@ -338,7 +338,7 @@ async def test_a_pipeline_promotes_only_what_its_owner_may(
         body = {"pipeline": {"name": "p", "steps": steps}, "modelDefinitions": {"0": CODE}}
         answer = await other.post("/api/v1/pipelines", json=body)
         assert (answer.status_code, "only its owner" in answer.text) == (403, True), answer.text
-        # The model comes to be after the pipeline was checked: the step is refused then.
+        # The model is created after the check of the pipeline, so the step is refused.
         steps[1]["promote"]["model"] = "other"
         one = int(ok(await other.post("/api/v1/pipelines", json=body))["pipelineId"])
     ok(await pipes.user.post("/api/v1/models", json={"name": "other"}))
@@ -391,7 +391,7 @@ async def test_a_pipeline_runs_again_by_hand_and_on_its_schedule(pipes: Pipeline
         await pipes.ask(one, "cancel")
     newest, *others = await passes()
     assert (newest["againOf"], newest["state"], len(others)) == (first, "RUNNING", 2)
-    # What was missed is one run, and the next time is ahead.
+    # Missed times give one run, and the next time is in the future.
     await pipes.ask(newest["id"], "cancel")
     assert len(await passes()) == 3
     await be_late()
@@ -500,7 +500,7 @@ async def test_a_cancel_ends_only_ones_own_experiments(
     await pipes.ask(one, "resume")
     await pipes.advance(one)
     assert await pipes.experiments(one, "shared") == [borrowed]
-    # Somebody else ends what was shared: this pipeline runs one of its own.
+    # Another user ends the shared experiment: this pipeline runs a separate one.
     await pipes.ask(owner, "cancel")
     assert (await pipes.row(borrowed)).state == "CANCELED"
     await pipes.advance(one)
@@ -585,7 +585,7 @@ async def test_its_run_lives_as_long_as_the_pipeline_and_tells_its_story(
     runs.states.clear()
     await keep(service_app, runs)
     assert len(runs.made) == 2
-    # A flow that dies without ever getting on is given up.
+    # A flow that dies repeatedly without progress is given up.
     for _ in range(MAX_INTERRUPTIONS + 1):
         assert (await pipes.get(one))["state"] == "RUNNING"
         runs.all_become("CRASHED")

@@ -96,7 +96,7 @@ async def proxied(
 ) -> AsyncIterator[Proxied]:
     url, app = service
     db = Database(settings.db_url)
-    # Of the app's own loop is nothing here but the rows.
+    # The test shares only the rows with the app's event loop.
     stand_in = cast("FastAPI", SimpleNamespace(state=SimpleNamespace(db=db)))
     try:
         yield Proxied(url, app, World(stand_in), template.token)
@@ -146,7 +146,7 @@ async def test_a_request_reaches_the_task_without_the_visitors_login(proxied: Pr
                 headers={**proxied.headers, "Cookie": "determined-session=secret; mine=1"},
             )
             assert (found.status_code, found.text) == (200, "ok")
-            # A page at the service's own address runs without it as its origin, and keeps nothing there.
+            # A page at the service's address does not have the service's origin, and stores nothing there.
             assert "sandbox" in found.headers["content-security-policy"]
             assert "allow-same-origin" not in found.headers["content-security-policy"]
             for gone in ("set-cookie", "service-worker-allowed", "x-secret", "clear-site-data"):
@@ -278,7 +278,8 @@ async def test_the_clients_tunnel(proxied: Proxied) -> None:
 
 
 async def test_who_may(proxied: Proxied) -> None:
-    """Nobody without a login, no other user, no process; whoever may, no longer than the session lasts."""
+    """The proxy refuses visitors without a login, other users and processes; it admits permitted users only
+    while their session lasts."""
     seen: list[bytes] = []
     async with serving(echo(seen)) as port, httpx.AsyncClient(base_url=proxied.url) as client:
         leg = await proxied.task(port)
@@ -323,7 +324,7 @@ async def test_who_may(proxied: Proxied) -> None:
         assert (await client.get(f"/proxy/{shared.task_id}/")).status_code == 401
         public = await proxied.task(port, unauthenticated=True)
         assert (await client.get(f"/proxy/{public.task_id}/")).status_code == 200
-        # A connection that is open ends with the session that it was opened with.
+        # An open connection ends with its session.
         async with websockets.serve(lambda one: one.wait_closed(), "127.0.0.1", 0) as server:
             task = await proxied.task(next(iter(server.sockets)).getsockname()[1])
             where = f"{proxied.url.replace('http', 'ws', 1)}/proxy/{task.task_id}/"
@@ -533,7 +534,7 @@ async def test_a_task_on_another_machine_is_behind_a_gate(proxied: Proxied) -> N
         assert await seen(first) == (200, "inside")
         first.end()
         tasks = (await client.get(f"{proxied.url}/api/v1/tasks")).json()["allocationIdToSummary"]
-        # The process' own number, which people know, and not the gate's.
+        # The process' port number, which people know, not the gate's.
         assert tasks[leg.allocation_id]["proxyPorts"] == [
             {
                 "port": port,
@@ -546,7 +547,7 @@ async def test_a_task_on_another_machine_is_behind_a_gate(proxied: Proxied) -> N
         second = Gates(wanted, "127.0.0.1", "127.0.0.1", AGENT_TOKEN, leg.allocation_id)
         assert await seen(second) == (200, "inside")
         second.end()
-        # Of somebody else: it does not get the proxy's visitors, as the proxy does not get in there.
+        # Another process' port: the proxy cannot connect there, so its visitors do not reach that process.
         other = Gates(wanted, "127.0.0.1", "127.0.0.1", "another", leg.allocation_id)
         status, text = await seen(other)
         other.end()

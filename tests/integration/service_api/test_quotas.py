@@ -1,6 +1,6 @@
-"""Quotas: how much one user may have at a time, and what is said and done when it is more.
+"""Quotas: how much one user may have at a time, and the refusals above them.
 
-What each would gain otherwise: one user fills the database, or lines of work behind which others wait.
+Without them one user could fill the database, or queues in which others wait.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ async def test_sixteen_experiments_for_the_last_four_places(
         "det experiment kill ID",
     )
     assert len(await world.rows(sa.select(experiments.c.id))) == 5
-    # Another user has places of their own; whoever ends one has one again.
+    # Another user has a separate quota; ending an experiment frees a place.
     new_id(await submit(ada))
     assert (await user.post(f"/api/v1/experiments/{first}/kill")).status_code == 200
     new_id(await submit(user))
     refused(await submit(user), "quotas.experiments")
-    # To go on with what has ended takes a place, too, whoever asks.
+    # Continuing an ended experiment takes a place, too, for any caller.
     assert (await user.post("/api/v1/experiments/continue", json={"id": first})).status_code == 403
     await allow(experiments=6)
     new_id(await user.post("/api/v1/experiments/continue", json={"id": first}))
@@ -214,7 +214,7 @@ async def test_unmanaged_trials(user: httpx.AsyncClient, allow: Allow) -> None:
     made = await asyncio.gather(*(trial(f"t{n}") for n in range(6)))
     ids = [one.json()["trial"]["id"] for one in made if one.status_code == 200]
     assert len(ids) == 2
-    # What is there is found again, and says what it has to say.
+    # An existing experiment is found again, and its trials may still report.
     assert new_id(await put("e")) == experiment_id
     first = f"/api/v1/trials/{ids[0]}"
     assert (await user.post(f"{first}/start", json={"resume": True})).status_code == 200
@@ -265,8 +265,8 @@ async def test_model_definitions_count_for_their_submitter(
     }
     refused(await user.post("/api/v1/pipelines", json=pipeline), said)
     assert await stored(world) == one
-    # The same directory again takes no room, another user has room of their own, and what is there by now
-    # everybody may use.
+    # The same directory takes no further space, another user has a separate quota, and everybody may use an
+    # already stored directory.
     mine = [first, new_id(await submit(user, content=b"first"))]
     new_id(await submit(ada, content=b"other"))
     new_id(await submit(user, content=b"other"))
@@ -307,7 +307,7 @@ async def test_one_login_too_many_ends_the_least_used_session(
 
 
 async def sessions(world: World) -> int:
-    """Those of the newest user."""
+    """The rows of the newest user."""
     of = user_sessions.c.user_id
     newest = sa.select(sa.func.max(of)).scalar_subquery()
     return len(await world.rows(sa.select(of).where(of == newest)))
@@ -338,7 +338,7 @@ async def test_logs_that_are_full_say_so_once_and_go_on_when_there_is_room(
     ):
         assert words in notice["log"]
     assert notice["source"] == "service"
-    # What the service itself stores of each is what it counts.
+    # The service counts the bytes that it stores of each.
     counted = {row.task_id: row.bytes for row in await world.rows(sa.select(log_sizes))}
     assert counted == {leg.task_id: size, other.task_id: 0}
     async with changing(world.db) as change:
@@ -346,7 +346,7 @@ async def test_logs_that_are_full_say_so_once_and_go_on_when_there_is_room(
     assert await texts(user, other) == [notice["log"]]
     await send(agent, other, line("kept\n"))
     assert await texts(user, other) == [notice["log"], "kept\n"]
-    # Full again, it says so again.
+    # Full again, it adds the line again.
     ((size,),) = await world.rows(sa.select(log_sizes.c.bytes))
     await allow(log_bytes=size)
     for _ in range(2):
@@ -364,7 +364,7 @@ async def test_lines_of_several_tasks_in_one_request_are_counted_for_each(
     counted = {row.task_id: row for row in await world.rows(sa.select(log_sizes))}
     assert counted[mine.task_id].bytes == 2 * counted[hers.task_id].bytes
     assert counted[mine.task_id].owner_id != counted[hers.task_id].owner_id
-    # Her quota is not his: the sums are looked up anew before they are full.
+    # Each user has a separate quota: the sums are read again before a quota counts as full.
     await allow(log_bytes=counted[mine.task_id].bytes)
 
     async def lines_of(leg: Leg) -> int:

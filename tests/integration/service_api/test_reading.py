@@ -335,7 +335,7 @@ async def test_a_large_model_definition_comes_in_pieces(
         client.headers["Authorization"] = f"Bearer {AGENT_TOKEN}"
         raw = await client.get(f"/internal/v1/model_defs/{digest}")
         assert (raw.content, int(raw.headers["content-length"])) == (archive, len(archive))
-    # What is encoded or written at once holds everybody else up.
+    # Encoding or writing a large value at once delays all other users.
     assert max(sizes) <= MIB
 
 

@@ -1,6 +1,6 @@
-"""Retrainings: each step once, however often and at how many places it is asked for.
+"""Retrainings: each step runs once, even if several processes request it repeatedly.
 
-The experiments' processes are played by rows: what a run does with their results is the matter here.
+Rows replace the experiments' processes: the tests are about the run's use of their results.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Retraining:
         return challenger, now["experiment_id"]
 
     async def evaluated(self, experiment_id: int, low: float | None) -> None:
-        """``low`` None: there was no champion."""
+        """``low`` None: without a champion."""
         scores = {"challenger": 0.9, "champion": 0.8, "examples": 100, "gain_low": low}
         comparison = {"had_champion": low is not None, "metrics": {"accuracy": scores}}
         await self.finish(experiment_id, "evaluation", comparison=comparison)
@@ -158,7 +158,7 @@ async def test_a_better_model_is_promoted_once_and_a_worse_one_never(again: Retr
     newest = (await again.history())[0]["id"]
     async with again.world.db.engine.connect() as conn:
         page = await retraining_page(conn, newest)
-    # What Prefect shows of it: this time, its scores, and each time before it.
+    # Prefect's page of the run: this run, its scores, and all earlier runs.
     assert page is not None
     assert "**PROMOTED**" in page.text
     assert "| accuracy | 0.8 | 0.9 |".replace(".", "\\.") in page.text
@@ -329,7 +329,7 @@ async def test_its_run_is_started_again_and_a_cancel_in_prefect_ends_it(
     await keep(service_app, runs)
     (run,) = await again.world.rows(sa.select(retraining_runs))
     assert (run.state, len(runs.told)) == ("CANCELED", 1)
-    # And dies once more before it can say so.
+    # And dies once more before it can report this.
     runs.all_become("CRASHED")
     for _ in range(2):
         await keep(service_app, runs)
@@ -348,7 +348,7 @@ async def test_each_event_begins_one_run(again: Retraining, service_app: FastAPI
     )
 
     async def passed() -> list[str]:
-        """What two leaders at once make of it: the causes of the runs, which end at once."""
+        """The causes of the runs that two leaders at once begin; the runs end at once."""
         both = [DueRetrainings(again.world.db) for _ in range(2)]
         await asyncio.gather(*(one.run_pass() for one in both))
         ended = sa.update(retraining_runs).where(retraining_runs.c.ended_at.is_(None))
@@ -384,10 +384,10 @@ async def test_each_event_begins_one_run(again: Retraining, service_app: FastAPI
     await report(0.1, 0.1)
     assert await passed() == []  # a minute has not passed
     first, second = await completed(), await completed()
-    # Two of them meanwhile are one run.
+    # Two completed experiments in the meantime give one run.
     assert await passed() == [f"experiment {second} has completed and 1 before it"]
     assert first < second
-    # What the retraining has trained itself has the label, too.
+    # Experiments of the retraining have the label, too.
     run_id = await again.run(force=True)
     now = await again.advance(run_id)
     async with again.world.db.tx() as conn:
@@ -418,7 +418,7 @@ async def test_looks_for_new_data_leave_one_line(again: Retraining, service_app:
             (row,) = await again.world.rows(
                 sa.select(experiments.c.config).where(experiments.c.id == training)
             )
-            # Training is told which data was checked, and begins with the champion.
+            # The training gets the checked data's name, and begins with the champion.
             assert row.config["data"] == {"version": version}
             assert row.config["searcher"].get("source_checkpoint_uuid") == champion
             champion = challenger

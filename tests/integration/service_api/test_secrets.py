@@ -65,7 +65,7 @@ def held(answer: httpx.Response) -> list[str]:
 
 
 async def reads(client: httpx.AsyncClient, mine: Mine) -> dict[str, list[str]]:
-    """By route, the secrets in its answer: every route that reads, for what is ``mine``."""
+    """By route, the secrets in its answer, for every reading route and the object ``mine``."""
     values = _Anything(mine.path | {"task_id": mine.leg.task_id})
     found = {}
     for (method, path), rules in declared_rules().items():

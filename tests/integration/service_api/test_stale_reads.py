@@ -120,7 +120,8 @@ async def test_no_door_is_requested_of_an_ending_task(world: World) -> None:
 async def test_a_checkpoint_that_stays_is_not_the_latest_after_a_newer_one(
     world: World, user: httpx.AsyncClient
 ) -> None:
-    """Files of the first were to be deleted, and none was: what the trial goes on from is newer by then."""
+    """Files of the first checkpoint were chosen for deletion, and none was deleted: the trial's restore point
+    is newer by then."""
     leg = await world.leg(config={"searcher": {"name": "single"}, "hyperparameters": {}})
     first, newer = uuid.UUID(await store(leg, 1)), uuid.uuid4()
     body = {"checkpointUuids": [str(first)], "checkpointGlobs": ["absent"]}

@@ -1,4 +1,4 @@
-"""Unmanaged experiments: what their scripts ask and what becomes of them."""
+"""Unmanaged experiments: the requests of their scripts, and their states."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def seen(app: FastAPI, trial_id: int, ago: str) -> None:
 
 
 async def silence(app: FastAPI, trial_id: int) -> list[int]:
-    """The trial's process was last heard of an hour ago; who is given up."""
+    """Set the trial's last sign of life to an hour ago; return the trials that are given up."""
     await seen(app, trial_id, "1 hour")
     return await unmanaged.give_up_silent(app.state.db)
 
@@ -174,7 +174,7 @@ async def test_a_script_that_started_again_elsewhere_ends_the_first(
     assert (await start(user, found["id"]))["trialRunId"] == 1
 
     async def speak(run_id: int) -> list[httpx.Response]:
-        """All that a process says by itself."""
+        """All messages that a process sends automatically."""
         report = {"group": "training", "steps_completed": run_id, "metrics": {"loss": 0.5}}
         checkpoint = {
             "uuid": str(uuid.uuid4()),
@@ -293,7 +293,7 @@ async def test_a_user_ends_it(user: httpx.AsyncClient, action: str) -> None:
         assert answer.status_code == 409 and "unmanaged" in answer.text
     assert (await user.post(f"{path}/{action}")).status_code == 200
     assert await states(user, experiment_id) == ["CANCELED", "CANCELED"]
-    # The script hears of it; what it says of its end changes nothing.
+    # The script gets the refusal; its report of its end changes nothing.
     told = await say(user, trial_id)
     assert told.status_code == 409 and f"trial {trial_id} has ended" in told.text
     assert (await say(user, trial_id, "COMPLETED")).status_code == 200

@@ -78,7 +78,7 @@ async def test_a_deactivated_user_is_told_so(
     answer = await anonymous.post("/api/v1/auth/login", json=given)
     assert answer.status_code == 403
     assert "user is not active" in answer.json()["message"]
-    # Only who knows the password learns that.
+    # Only callers with the right password learn that.
     answer = await anonymous.post("/api/v1/auth/login", json=given | {"password": "wrong"})
     assert "not active" not in answer.json()["message"]
 
@@ -86,7 +86,7 @@ async def test_a_deactivated_user_is_told_so(
 async def test_the_objects_of_a_deactivated_user(
     user: httpx.AsyncClient, agent: httpx.AsyncClient
 ) -> None:
-    """Shells and notebooks end; the rest goes on and is said, and begins nothing."""
+    """Shells and notebooks end; other tasks go on, the answer names them, and they cannot begin anything."""
     wanted = {"config": {"resources": {"slots": 0}, "entrypoint": ["sleep", "60"]}}
     shell = (await user.post("/api/v1/shells", json={"config": {"resources": {"slots": 0}}})).json()
     command = (await user.post("/api/v1/commands", json=wanted)).json()

@@ -1,4 +1,4 @@
-"""Another user changes nothing of mine: every route that changes something, asked by everybody.
+"""No other user can change my things: every changing route, called by every subject.
 
 :data:`REQUESTS` holds a request for each such route; a new route without one fails
 :func:`test_there_is_a_request_for_every_route_that_changes_something`.
@@ -65,7 +65,7 @@ PASSED_OVER = (401, 403, 404, 500)
 
 @dataclass(frozen=True)
 class Mine:
-    """What the first user has: a running leg, a checkpoint, an account, a model, whose version 1 (another
+    """The first user's things: a running leg, a checkpoint, an account, a model, whose version 1 (another
     checkpoint) is the champion, and a task of each launched kind, by the plural of its noun."""
 
     leg: Leg
@@ -304,7 +304,7 @@ RULES = {
     for address, rules in declared_rules().items()
     if rules and rules[0].action not in (Action.READ, Action.SERVE)
 }
-# Everybody may make an experiment of their own, and log out.
+# Every user may make an experiment, and log out.
 FOR_EVERYBODY = {address for address, rule in RULES.items() if rule.grant == Grant.LOGGED_IN}
 
 
@@ -377,7 +377,7 @@ async def tasks_of(world: World, owner_id: int, submitted_by: str | None = None)
             "state": "ACTIVE",
             "job_id": uuid.uuid4(),
             "submitted_by": submitted_by,
-            # What a shell remembers.
+            # The settings that a shell stores.
             "data": {"private_key": "private", "public_key": "public", "key_type": "ED25519"},
         }
         for kind, name in names.items()
@@ -443,7 +443,7 @@ def refusal(answer: httpx.Response) -> str | None:
     return (results[0]["error"] or None) if results else None
 
 
-# In one statement, as it is asked several times for each route.
+# In one statement, because the test runs it several times for each route.
 _EVERYTHING = sa.text(
     " UNION ALL ".join(
         f"SELECT '{table.name}' AS name, md5(string_agg(r::text, ' ' ORDER BY r::text)) AS rows"
@@ -555,7 +555,7 @@ async def test_a_training_process_lacks_its_owners_other_rights(
                 answer = await ask(asker, address, await submitted_by(world, own.leg.task_id))
                 assert answer.status_code not in PASSED_OVER, f"{where}: {answer.text}"
                 assert "token of allocation" not in (refusal(answer) or ""), where
-    # The checkpoints that it stored itself are its own to change and to delete.
+    # It may change and delete the checkpoints that it stored.
     for address, rule in RULES.items():
         if rule.kind in stored and rule.grant == Grant.OWNER:
             mine = Mine(own.leg, await store(own.leg, 2), own.user_id)

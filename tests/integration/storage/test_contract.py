@@ -44,7 +44,7 @@ class PackedContract(ObjectContract):
     def test_present_lists_stored_files_only(
         self, manager: StorageManager, stored: str, tamper: Tamper
     ) -> None:
-        """A file goes with its pack; what lies in one is not looked at."""
+        """A file is deleted with its pack; the pack's contents are not checked."""
         manifest = manager.manifest(stored)
         assert manager.present(stored) == dict(manifest.resources)
         members = manifest.members()

@@ -39,8 +39,8 @@ CONFIG = {
 }
 
 
-# Each step ends with a checkpoint in the background, held up where something is to happen meanwhile: the
-# first leg is paused in its second step, the next one dies in the fourth.
+# Each step ends with a checkpoint in the background, which the test delays to act meanwhile: the first leg is
+# paused in its second step, the next one dies in the fourth.
 BACKGROUND = """
 import os, pathlib, signal, time
 import determined as det
@@ -125,7 +125,7 @@ def test_an_experiment_in_s3(
     reports = sdk.get_experiment(second).get_trials()[0].iter_metrics("validation")
     assert min(report.steps_completed for report in reports) == 4
 
-    # Nothing stays of what is deleted.
+    # No file of a deleted checkpoint stays.
     folders = {key.partition("/")[0] for key in keys(s3_server, section)}
     assert folders == {*uuids(sdk, first), *uuids(sdk, second)}
     cluster.det("experiment", "delete", str(second), "--yes")
@@ -146,7 +146,7 @@ def test_packed_checkpoints_of_a_gang_and_in_the_background(
     resources = sdk.get_checkpoint(gangs).resources
     assert resources is not None
     assert set(resources) == {"shard-0", "shard-1", "metadata.json"}
-    # A pack of each worker that has several files; a file by itself is none.
+    # One pack for each worker with several files; a single file is not packed.
     assert f"{gangs}/shard-1" in keys(s3_server, section)
     for uuid in (gangs, background):
         (pack,) = [
@@ -201,7 +201,7 @@ def test_paused_and_killed_while_a_checkpoint_is_on_its_way(
         (tmp_path / "hold").unlink()
         assert cluster.wait(experiment_id) == "COMPLETED", cluster.logs(experiment_id)
         lines = cluster.wait_for_lines(experiment_id, "going on after")
-        # Paused after 2; killed in 4, whose checkpoint is not there, and that of 3 is.
+        # Paused after 2; killed in 4, whose checkpoint is missing, while the checkpoint of 3 exists.
         assert [line.split()[-1] for line in lines] == ["0", "2", "3"]
         assert cluster.trials(experiment_id)[0]["restarts"] == 1
         (trial,) = sdk.get_experiment(experiment_id).get_trials()
@@ -212,7 +212,7 @@ def test_paused_and_killed_while_a_checkpoint_is_on_its_way(
         for uuid, step in found.items():
             path = sdk.get_checkpoint(uuid).download(str(tmp_path / uuid))
             assert (Path(path) / "step").read_text() == str(step)
-        # What the killed process had written is nobody's, and goes.
+        # Files of the killed process belong to no checkpoint, and are removed.
         until(
             "only the files of checkpoints",
             lambda: {key.partition("/")[0] for key in keys(server, section)},

@@ -92,7 +92,7 @@ def test_a_leg_reads_its_checkpoint_once(
     assert ended["exit_code"] == 0, service.text("stderr")
     assert service.text("stdout") == trial.line(trial.latest)
     assert SIZE <= proxy.returned < 1.1 * SIZE
-    # Nothing of it stays on this machine.
+    # No part of it stays on this machine.
     assert not [path for path in legs.work_dir.rglob("*") if path.name == "weights"]
 
 

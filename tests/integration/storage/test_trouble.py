@@ -1,4 +1,4 @@
-"""Object storages that break, lie or are not there."""
+"""Object storages that break, return wrong data or are missing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_files_around_the_size_of_a_part(
 def test_a_file_is_hashed_once(
     manager: ObjectStorageManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digests that sign the parts are those of the checksum."""
+    """The same digests sign the parts and make the checksum."""
 
     def refuse(*_: Any) -> str:
         raise AssertionError("hashed once more")
@@ -120,7 +120,7 @@ def test_parts_that_fail_leave_nothing(
     assert listed(manager) == []
     prefix = manager._prefix
     assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket, Prefix=prefix)
-    # Once is no failure, and costs one part.
+    # One error does not fail the upload, and costs one part.
     failures.append(2)
     manager.upload(tmp_path, "worked")
     manager.verify("worked")
@@ -137,7 +137,7 @@ def test_an_upload_in_parts_that_the_server_has_forgotten_begins_anew(
     def complete(**given: Any) -> Any:
         seen.append(given["UploadId"])
         if len(seen) == 1:
-            # moto answers with an error of its own to what it does not know.
+            # moto answers an unknown request with an error of its own.
             answer: Any = {"Error": {"Code": "NoSuchUpload", "Message": "on purpose"}}
             raise ClientError(answer, "CompleteMultipartUpload")
         return real(**given)
@@ -313,7 +313,7 @@ def test_a_process_that_is_killed_leaves_nothing_that_looks_like_a_checkpoint(
 ) -> None:
     assert isinstance(s3_blobs, S3Client)
     arguments = [s3_blobs._bucket, s3_server.url, tmp_path.name, str(at), CHECKPOINT]
-    # What it leaves behind locally goes with the test's directory.
+    # Its local leftovers are deleted with the test's directory.
     env = os.environ | {"DET_RUN_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", KILLED, *arguments], timeout=TIMEOUT_S, check=False, env=env

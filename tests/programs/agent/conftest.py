@@ -16,7 +16,7 @@ from tests.waiting import TIMEOUT_S
 
 
 class FakeControl(FakeService):
-    """Also hands out work: what is put into ``launch`` and ``kill`` is told until it is done."""
+    """Also hands out work: repeats the orders in ``launch`` and ``kill`` until they are done."""
 
     def __init__(self) -> None:
         super().__init__()

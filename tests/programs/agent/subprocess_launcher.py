@@ -1,7 +1,7 @@
-"""A second launcher: each job a program in a folder of its own, as on a node that the agent does not see.
+"""A second launcher: each job is a program in a separate folder, as on a node that the agent does not see.
 
-Proof that the agent's core needs no fork server, and no file system that it shares with its jobs: it hands
-over the call, signals and rings, and learns the end. What is in a job's folder is its own and the launcher's.
+Proof that the agent's core needs no fork server, and no file system that it shares with its jobs: the agent
+passes on the call, signals and rings, and gets the end. Only the job and the launcher use the job's folder.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ wait $!; echo $? >"$NODE/code"
 
 @dataclass(eq=False)
 class Placed(Running):
-    """``node``: the shell; ``job``: the number of its process; ``folder``: of this start of it."""
+    """``node``: the shell; ``job``: the number of its process; ``folder``: the folder of this start."""
 
     node: Child
     job: int
@@ -173,7 +173,7 @@ def _record(folder: Path) -> str:
 
 
 class TellingLauncher(SubprocessLauncher):
-    """Knows more of its jobs than that they run, and of its slots, as an engine or a cluster does."""
+    """A launcher with waits, reasons and changing slots, like an engine or a cluster."""
 
     made: ClassVar[TellingLauncher]
 

@@ -215,7 +215,7 @@ async def test_slots_that_come_and_go_and_what_a_leg_waits_for_are_told(
         await control.until(lambda: control.states)
         launcher.tell([Slot(7)])
         await control.until(lambda: len(control.states) == 2)
-        # A service that has forgotten the agent hears of the slots that there are by then.
+        # A service that has forgotten the agent gets the agent's present slots.
         control.session = "another"
         await control.until(lambda: len(control.registrations) == 2)
     first, second = control.states
@@ -247,7 +247,7 @@ async def test_an_end_has_the_kind_and_the_reason_that_the_launcher_knows(
 
 
 def start_agent(config: AgentConfig, tmp_path: Path) -> subprocess.Popen[bytes]:
-    """An agent process of its own, to be killed."""
+    """A separate agent process, to be killed."""
     file = tmp_path / "agent.json"
     settings = json.loads(config.model_dump_json())
     settings["agent_token"] = config.agent_token.get_secret_value()
@@ -270,7 +270,7 @@ def children_of(pid: int) -> list[psutil.Process]:
 def test_legs_survive_the_agent_and_are_adopted(
     config: AgentConfig, control: FakeControl, tmp_path: Path, launcher: str
 ) -> None:
-    """kill -9 of the agent: its fork server ends, training goes on and is known to the next agent."""
+    """kill -9 of the agent: its fork server ends, training goes on, and the next agent knows it."""
     control.model_defs["d1"] = archive(
         {
             "train.py": "import os, sys, time\nprint(os.getpid())\nwhile not os.path.exists(sys.argv[1]):"
@@ -288,7 +288,7 @@ def test_legs_survive_the_agent_and_are_adopted(
         assert zygotes or launcher != "fork_server"
         first.send_signal(signal.SIGKILL)
         first.wait()
-        # Ends while there is no agent.
+        # Ends while no agent runs.
         Path(f"{go}1").touch()
         control.wait(lambda: "7.abc.1" in control.exits)
         assert control.exits["7.abc.1"]["exit_code"] == 0
@@ -372,7 +372,7 @@ async def test_a_service_that_is_away_does_not_hold_up_an_agents_end(
 
 
 async def test_fault_in_a_loop_ends_the_agent(config: AgentConfig, control: FakeControl) -> None:
-    """An answer that is not what a service sends: an agent that only seems to work is worse."""
+    """An answer that no service sends: the agent must end rather than seem to work."""
     control.answers["work"] = lambda body: (200, {"launch": []})
     with pytest.raises(WireError, match="kill"):
         await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Fork servers: what they import, what they refuse, what they learn."""
+"""Fork servers: their imports, refusals and learned modules."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def test_a_zygote_is_dropped_after_its_last_leg(
 async def test_modules_in_the_source_are_imported_before_the_first_leg(
     config: AgentConfig, control: FakeControl, modules: Path
 ) -> None:
-    # One import per file, so that only those that are followed count.
+    # One import per file, so that only followed imports count.
     script = """
 import sys
 print(*("costly" in sys.modules, "costly.part" in sys.modules, "rare" in sys.modules))

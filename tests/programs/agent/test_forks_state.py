@@ -1,4 +1,5 @@
-"""What imports leave in a zygote's process does not reach a fork: it begins as a program of its own does."""
+"""State that imports leave in a zygote's process does not reach a fork: the fork begins like a new
+program."""
 
 from __future__ import annotations
 
@@ -117,8 +118,8 @@ import writes
 
 
 def _program(env: dict[str, str], folder: Path) -> None:
-    # Whoever runs the tests may ignore these signals (nohup does, a shell for what it does not wait for), and
-    # programs inherit that.
+    # The tests' parent may ignore these signals (nohup does, and a shell for background jobs), and programs
+    # inherit that.
     command = ["env", "--default-signal=HUP,INT,QUIT", sys.executable, state_of_process.__file__]
     subprocess.run(command, env=env, cwd=folder, check=True)
 

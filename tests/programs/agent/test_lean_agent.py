@@ -1,4 +1,4 @@
-"""What a starting agent imports: a machine that was killed waits for it."""
+"""The imports of a starting agent: a restarted machine waits for them."""
 
 from __future__ import annotations
 

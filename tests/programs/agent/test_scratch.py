@@ -24,7 +24,7 @@ def test_the_next_agent_removes_leftovers(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, cwd=first)
     try:
         take_over(tmp_path, second)
-        # What the first agent forked still works there.
+        # The first agent's forks still work there.
         assert first.exists()
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""Agents that are started by hand: their settings, and what is refused."""
+"""Agents that are started by hand: their settings, and refusals."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_one_agent_has_a_name(cluster: ClusterState, monkeypatch: pytest.MonkeyP
     config = configure(Wishes(name="n", slots=1))
     monkeypatch.setenv("DET_AGENT_TOKEN", cluster.agent_token)
     become(config)
-    # What the agent starts inherits its environment, and is not to have the token.
+    # Processes that the agent starts inherit its environment, and must not have the token.
     assert "DET_AGENT_TOKEN" not in called[0]
     settings = Path(called[0]["DET_AGENT_CONFIG"])
     assert settings.stat().st_mode & 0o777 == 0o600

@@ -190,7 +190,7 @@ def test_a_run_that_ended_by_itself_is_not_started_again(status: int | None) -> 
     relaunches, run = Relaunches(), uuid4()
     relaunches.started(run)
     assert not relaunches.is_due(run, Exit.of_status(status))
-    assert not relaunches.is_due(uuid4(), Exit(signal=9))  # one that was never noted
+    assert not relaunches.is_due(uuid4(), Exit(signal=9))  # a run without a record
 
 
 async def test_own_command_runs_in_a_shell() -> None:
@@ -200,7 +200,7 @@ async def test_own_command_runs_in_a_shell() -> None:
 
 
 def test_a_command_runs_in_an_empty_directory_which_goes_with_it(tmp_path: Path) -> None:
-    """Prefect's own copies the one that it runs in: not the cluster's data, please."""
+    """Prefect's worker copies its working directory, which must not be the cluster's data."""
     configuration = prepared(command=f'test -z "$(ls -A)" && pwd > {tmp_path / "where"}')
 
     async def run() -> int | None:

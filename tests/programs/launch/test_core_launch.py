@@ -1,4 +1,4 @@
-"""Launching several processes: what each is told, ranks in front of lines, and a gang that ends together."""
+"""Launching several processes: their environment, ranks in front of lines, and a gang that ends together."""
 
 from __future__ import annotations
 

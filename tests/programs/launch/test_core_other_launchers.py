@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import TIMEOUT_S
 
-# Instead of the real programs: what they are called with.
+# Replaces the real programs: records their arguments.
 PROBE = f"""#!{sys.executable}
 import json, os, sys
 names = ("USE_DEEPSPEED", "USE_HOROVOD", "DET_CHIEF_IP", "TF_CONFIG", "LOCAL_SIZE")

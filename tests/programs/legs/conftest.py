@@ -14,7 +14,7 @@ import pytest
 from tests.programs.legs.fake_service import FakeService, archive, spec
 from tests.waiting import TIMEOUT_S
 
-# What the fork server does, without the server: a process with one thread becomes the supervisor.
+# The fork server's step without the server: a process with one thread becomes the supervisor.
 SUPERVISE = """
 import sys, json
 sys.path.pop(0)
@@ -50,8 +50,8 @@ class LegRunner:
         place: dict[str, Any] | None = None,
         **fields: Any,
     ) -> subprocess.Popen[str]:
-        """``fork`` False: with a variable that only a new interpreter can honour. ``stock``: as in a
-        process of Prefect's own worker, which must not be forked. ``place``: more of the agent's settings."""
+        """``fork`` False: with a variable that only a new interpreter can honour. ``stock``: as in a process
+        of a stock Prefect worker, which must not be forked. ``place``: more of the agent's settings."""
         self.service.model_defs["d1"] = archive(files)
         if not fork:
             fields["environment_variables"] = ["PYTHONHASHSEED=1"]

@@ -1,8 +1,8 @@
 """The tests that every carrier must pass (:class:`determined_tasks.carrier.Carrier`).
 
-They start legs as agents do, and look at what the service is told and at the leg's own directory: at no
-process, container or address of this machine but those that the service is told. Subclass, and give
-``outlives`` and a fixture ``legs``.
+They start legs as agents do, and check only the reports to the service and the leg's directory: no process,
+container or address of this machine except the reported ones. Subclass, and give ``outlives`` and a fixture
+``legs``.
 """
 
 from __future__ import annotations

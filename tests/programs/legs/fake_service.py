@@ -31,8 +31,8 @@ def archive(files: dict[str, str | bytes]) -> bytes:
 
 
 class FakeService:
-    """Records requests; ``answers`` overrides the answer to a path's last word, ``gets`` gives what is at a
-    path (and may wait). ``puts``: what was put, by path."""
+    """Records requests; ``answers`` overrides the answer to a path's last word, ``gets`` returns the content
+    of a path (and may wait). ``puts``: the received bodies, by path."""
 
     def __init__(self) -> None:
         self.model_defs: dict[str, bytes] = {}
@@ -117,8 +117,8 @@ class FakeService:
         return 200, {}
 
     def wait(self, condition: Callable[[], Any]) -> None:
-        """Returns once ``condition`` is true. It is asked again and again: not all that tests look at is
-        told to the service in a way that would wake who waits."""
+        """Returns once ``condition`` is true. The check is polled, because not every fact that tests check is
+        a report that would wake the waiter."""
 
         def check() -> bool:
             with self.changed:

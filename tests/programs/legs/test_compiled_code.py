@@ -1,4 +1,4 @@
-"""What compilers keep: for the user's same code alone, bounded, and never a reason to wait for ever."""
+"""Compilers' caches: only for the same user's same code, bounded, and without endless waits."""
 
 from __future__ import annotations
 

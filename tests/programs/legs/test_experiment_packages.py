@@ -1,4 +1,4 @@
-"""Packages that trials install are shared by those of one experiment on one machine, and go with the
+"""The trials of one experiment on one machine share installed packages, which are removed with the
 experiment."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_later_trials_find_the_firsts_packages(legs: LegRunner, service: FakeSer
     hook = HOOK.format("1.0")
     assert run(legs, {"train.py": "", "startup-hook.sh": hook, **WHEELS})["exit_code"] == 0
     assert service.text("stdout").splitlines()[-1] == "1.0", "the installed program is on the PATH"
-    # Another trial, whose code does not look as if it installed anything, and which could be a fork.
+    # Another trial, whose code contains no installation, and which could be a fork.
     ended = run(legs, {"train.py": look}, allocation_id="7.abd.1", trial_id=22)
     assert ended["exit_code"] == 0, service.logs
     assert service.text("stdout").splitlines() == [
@@ -78,7 +78,7 @@ def test_later_trials_find_the_firsts_packages(legs: LegRunner, service: FakeSer
     assert "the experiment has installed psutil, so the program starts in a new interpreter" in (
         service.text("stderr", "agent")
     )
-    # One that installs the same.
+    # A trial that installs the same package.
     files = {"train.py": SEEN, "startup-hook.sh": hook, **WHEELS}
     assert run(legs, files, allocation_id="7.abe.1")["exit_code"] == 0
     assert service.text("stdout").count("is already installed with the same version") == 2

@@ -1,4 +1,5 @@
-"""A task under a separate account cannot read the cluster's files, and the cluster keeps control of it."""
+"""A task under a separate account cannot read the cluster's files, and the cluster keeps control of the
+task."""
 
 from __future__ import annotations
 
@@ -247,7 +248,7 @@ def test_root_when_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("at", ["closed", "closed/inner"])
 def test_the_closed_folder_behind_a_link_is_named(people: list[pwd.struct_passwd], at: str) -> None:
-    """Whoever opens the link's own folder, as it was said before, opens nothing."""
+    """An attempt to open the link's folder by the earlier path fails."""
     me = people[0]
     account = identity.Identity(me.pw_name, me.pw_uid, me.pw_gid, (me.pw_gid,), Path("/"))
     with accounts.passable_folder() as folder:

@@ -314,7 +314,7 @@ def test_a_killed_supervisors_processes_can_be_ended(legs: LegRunner, service: F
 def test_processes_outside_a_killed_legs_session_are_ended_too(
     legs: LegRunner, service: FakeService
 ) -> None:
-    """As a notebook's kernels: sessions of their own, whose parent died with the supervisor."""
+    """Like a notebook's kernels: processes in separate sessions, whose parent died with the supervisor."""
     script = (
         "import subprocess, time\n"
         "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)\ntime.sleep(600)"

@@ -1,4 +1,4 @@
-"""Task logs: everything, in order, once; whatever bytes the process prints."""
+"""Task logs: everything, in order, once, for any bytes."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def test_a_mount_opens_no_folder_that_is_closed_to_the_account(
     ended = legs.run({"train.py": ""}, config=given(inside, "/mnt/data"), **under(account))
     assert ended["kind"] == "failed_to_start"
     assert ended["reason"].endswith("cannot be mounted on agent agent-1: Permission denied")
-    # Nor is a place made beside what the account may not list.
+    # Nor is a directory made beside entries that the account may not list.
     mine = open_folder / "mine"
     mine.mkdir()
     os.chown(mine, account.pw_uid, account.pw_gid)
@@ -265,7 +265,7 @@ def test_a_link_in_the_working_directory_makes_nothing_elsewhere(
     if child == 0:
         found.enter(user, work)
         os._exit(17 if Path("out/place/work").is_dir() else 18)
-    # It is mounted over a layer of the process's own instead.
+    # It is mounted over a separate layer of the process instead.
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
     assert names(roots) == []
 
@@ -340,7 +340,7 @@ def test_a_link_exchanged_while_root_mounts_shows_no_closed_folder(
 def test_a_link_leads_no_mount_to_the_kernels_files(
     open_folder: Path, people: list[pwd.struct_passwd], place: str
 ) -> None:
-    """The attack: root would ask a directory of the account, instead of /proc, what is to be mounted next."""
+    """The attack: root would read the next mount from a directory of the account instead of /proc."""
     account = people[0]
     mine = open_folder / "mine"
     work = mine / "work"

@@ -64,7 +64,7 @@ subprocess.check_call([sys.executable, "-m", "pip", *{INSTALL!r}.split()])
 
 
 def test_by_the_agents_own_pip_and_from_a_fork(legs: LegRunner, service: FakeService) -> None:
-    """The words are put together, so that the code does not look as if it installed anything."""
+    """The words are joined at run time, so that the code contains no installation."""
     words = INSTALL.split()
     script = f"""
 import os, subprocess, sys

@@ -32,7 +32,7 @@ def scratch() -> set[Path]:
 
 @pytest.fixture(autouse=True)
 def own_tmp(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """So that nobody else's scratch is counted; short, for sockets."""
+    """A separate folder, so that only this test's scratch counts; short, for sockets."""
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -88,7 +88,7 @@ def test_nothing_is_left_when_the_leg_cannot_be_prepared(
 def test_the_record_comes_before_the_directory(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever the supervisor is killed: what was made is in the record."""
+    """Whenever the supervisor is killed, the record lists the directories made."""
     seen: list[LegRecord | None] = []
     real = Path.mkdir
 

@@ -1,4 +1,4 @@
-"""A leg starts from the latest checkpoint that is whole, and says so when it is not the latest."""
+"""A leg starts from the latest complete checkpoint, and logs a line if this is not the latest one."""
 
 from __future__ import annotations
 

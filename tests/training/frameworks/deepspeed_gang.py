@@ -110,7 +110,7 @@ def train(kind: type[Any], batches: int, latest: str | None = None) -> dict[str,
 
 
 def resumed(kind: type[Any]) -> list[dict[str, Any]]:
-    """An unbroken training, one of four batches, and the rest of it."""
+    """An unbroken training, a training of four batches, and its continuation."""
     half = train(kind, 4)
     return [train(kind, 6), half, train(kind, 6, half["uuid"])]
 

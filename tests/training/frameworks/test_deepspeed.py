@@ -380,7 +380,7 @@ def test_two_processes_resumed(gang: list[dict[str, Any]], kind: str) -> None:
         assert half[rank]["losses"] + rest[rank]["losses"] == unbroken[rank]["losses"]
         assert rest[rank]["validation"] == unbroken[0]["validation"]
         assert half[rank]["uuid"] == half[0]["uuid"]
-    # Data parallel processes have data of their own; the stages of a pipeline one loss.
+    # Data parallel processes have separate data; the stages of a pipeline share one loss.
     same = unbroken[0]["losses"] == unbroken[1]["losses"]
     assert same is (kind == "pipeline")
     files = {"det_state_dict_rank0.pth", "det_state_dict_rank1.pth", "trial_state.pkl"}

@@ -186,7 +186,7 @@ class Two(Line):
 
 
 class Endless(torch.utils.data.IterableDataset[Any]):
-    """Nobody knows its length."""
+    """Its length is unknown."""
 
     def __iter__(self) -> Any:
         return iter(loader(STEPS).dataset)
@@ -197,7 +197,7 @@ class Endless(torch.utils.data.IterableDataset[Any]):
     [
         ("batches", 6, {"module": Two()}),
         ("epochs", 2, {"data": DataLoader(Endless(), batch_size=4)}),
-        # Steps at the ends of epochs are of fewer batches: 8 of them, where 16 / 3 are 6.
+        # Steps at the ends of epochs have fewer batches: 8 steps instead of 16 / 3, that is 6.
         ("batches", 16, {"accumulate_grad_batches": 3}),
     ],
     ids=["two optimizers", "no length", "accumulated"],

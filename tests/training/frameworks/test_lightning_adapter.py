@@ -100,7 +100,7 @@ def fit(
     trial_class: type[LineTrial] = LineTrial,
     **options: Any,
 ) -> Any:
-    """The trial after that many epochs, or that length."""
+    """The trial after this number of epochs, or this length."""
     length = pytorch.Epoch(length) if isinstance(length, int) else length
     with pytorch.init(hparams={"schedule": schedule}, distributed=distributed) as context:
         trial = trial_class(context)

@@ -35,7 +35,7 @@ def records(count: int) -> list[dict[str, torch.Tensor]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _imports_are_no_garbage() -> Iterator[None]:
-    """Each training collects garbage, which takes a third of a second for what the Trainer imports."""
+    """Each training collects garbage, which takes a third of a second because of the Trainer's imports."""
     assert transformers.Trainer and transformers.BertForSequenceClassification  # imports them
     gc.collect()
     gc.freeze()
@@ -209,7 +209,7 @@ def test_stopped_early(trial: OneTrial, order: str, caplog: pytest.LogCaptureFix
             **{order: [stopper]},
         )
     assert sorted(trial.reports("validation")) == [STEPS, 2 * STEPS]
-    # A callback behind ours has the last word, and nobody hears of it.
+    # A callback after ours decides last, without a message.
     assert trial.checkpoints() == ([2 * STEPS] if order == "before" else [])
     assert ("step 8, is in no checkpoint" in caplog.text) == (order == "after")
 

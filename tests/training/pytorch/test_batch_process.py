@@ -1,4 +1,4 @@
-"""Batch inference: every batch once, whatever happens, in one process and in two."""
+"""Batch inference: every batch exactly once, also after interruptions, in one process and in two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a training are kept in its checkpoints: what its module needs, and nothing else."""
+"""The code files kept in a training's checkpoints: exactly those that its module needs."""
 
 from __future__ import annotations
 

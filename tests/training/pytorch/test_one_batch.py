@@ -115,7 +115,7 @@ def create(folder: Path, entrypoint: str, *args: str) -> Result:
     (folder / "util.py").write_text("")
     (folder / "c.yaml").write_text(CONFIG.format(entrypoint=entrypoint))
     files = [str(folder / "c.yaml"), str(model), "-i", str(folder / "util.py")]
-    # There is no cluster: nothing is asked.
+    # Without a cluster no request is sent.
     return CliRunner().invoke(app, ["-m", "http://127.0.0.1:9", "e", "create", *files, *args])
 
 

@@ -1,4 +1,4 @@
-"""The contents of checkpoints, loading trials out of them, and checkpoints of other releases."""
+"""The contents of checkpoints, loading trials from checkpoints, and checkpoints of other releases."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_preemption_leaves_a_checkpoint(cluster: Cluster) -> None:
         def train_batch(batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             if batch_idx == 3:
                 cluster.service.preempt.set()
-                # Until the thread that holds the poll has heard of it.
+                # Until the polling thread has received it.
                 watcher = trial.context._core.preempt._watcher
                 watcher._thread.join(TIMEOUT_S)
             return plain(batch, epoch_idx, batch_idx)

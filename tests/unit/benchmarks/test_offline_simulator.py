@@ -34,7 +34,7 @@ class Script(Task):
 
 
 class Recorder:
-    """Starts new trials up to ``limit``; stops each after ``epochs``; notes all it is told."""
+    """Starts new trials up to ``limit``; stops each after ``epochs``; records all calls."""
 
     def __init__(self, limit: int, epochs: int) -> None:
         self.limit = limit
@@ -164,5 +164,5 @@ def test_promotion_trains_no_epoch_twice() -> None:
     simulate(Outcomes(task), watch, workers=4, horizon=3 * MAX_EPOCHS)
     reached = set(watch.epochs.values())
     assert {1, 3, 9, 27} <= reached
-    # All but the four still at work stand at a rung.
+    # All trials except the four running ones wait at a rung.
     assert sum(epoch not in (1, 3, 9, 27, 81) for epoch in watch.epochs.values()) <= 4

@@ -1,4 +1,4 @@
-"""The week in virtual time: nothing is lost, and its measures say what happened."""
+"""The week in virtual time: no trial is lost, and the measures match the events."""
 
 from __future__ import annotations
 

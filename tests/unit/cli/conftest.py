@@ -29,7 +29,7 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("DET_PASS", "secret")
     monkeypatch.setenv("DET_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
-    # Wide enough that help is not wrapped in the middle of what is looked for.
+    # Wide enough that help does not wrap within the texts that tests look for.
     monkeypatch.setenv("COLUMNS", "160")
     return tmp_path
 

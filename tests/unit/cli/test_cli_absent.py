@@ -1,4 +1,4 @@
-"""Every command and option of Determined is here, or is known to be absent."""
+"""Every command and option of Determined exists here, or is listed as absent."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_every_option_is_here_or_known_to_be_absent(options: dict[str, set[str]]
     for line in OPTIONS:
         command, _, given = line.partition(": ")
         name = " ".join(word.split("|")[0] for word in command.split())
-        # An absent command says so whatever its options.
+        # An absent command is reported as absent with any options.
         if name in options:
             known = options[name] | absent.OPTIONS.get(name, {}).keys()
             unknown[name] = set(given.split()) - known

@@ -93,7 +93,7 @@ def test_all_of_it(det: Det, troubled: FakeService, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     path = result.stdout.strip()
     assert path.startswith(f"{tmp_path}/out/det-trial-3-")
-    # Nothing half-made stays beside it.
+    # No partial file stays beside it.
     assert [str(found) for found in (tmp_path / "out").iterdir()] == [path]
     files = unpack(path)
 

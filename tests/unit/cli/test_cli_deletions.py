@@ -17,7 +17,7 @@ B = "21111111-2222-3333-4444-555555555555"
 
 
 class Deleting:
-    """A service that deletes: ``ends`` is what it answers to who asks how far it is, in turn."""
+    """A service that deletes: ``ends`` lists its successive answers to requests for the progress."""
 
     def __init__(self, service: FakeService) -> None:
         self.asked: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""`det cluster doctor`: the findings, the exit code, and what is asked when something is down."""
+"""`det cluster doctor`: the findings, the exit code, and the checks when a component is down."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_an_agent_that_is_gone_for_good_is_not_spoken_of() -> None:
 
 def test_the_clock_of_this_machine() -> None:
     assert "ahead of this machine's" in bad(healthy(service_ahead_s=5.0))["clocks"].found
-    # A slow answer is no proof.
+    # A slow answer proves nothing.
     assert bad(healthy(service_ahead_s=5.0, uncertainty_s=4.0)) == {}
 
 
@@ -272,7 +272,7 @@ def test_postgres_is_down() -> None:
         "service": "WARNING",
         "agent": "WARNING",
     }
-    # Nobody is told to kill what only waits.
+    # The doctor does not advise killing a process that only waits.
     assert "waits for postgres" in (here["agent"].advice or "")
 
 

@@ -1,4 +1,4 @@
-"""An entrypoint whose file would not be sent is said before anything is submitted."""
+"""`det` reports an entrypoint whose file would not be sent, before it submits anything."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def said(tmp_path: Path, words: str, more: str = "", folder: bool = True) -> str
         "python3 -m determined.launch.torch_distributed src/train.py",
         "python3 -m determined.launch.torch_distributed --nproc_per_node 2 -- python3 src/train.py",
         "python3 -m determined.launch.horovod --trial model_def:Trial",
-        # Nobody knows from here.
+        # `det` cannot check this here.
         "python3 -m other",
         "python3 -c 'print(1)'",
         "python3 /opt/train.py",

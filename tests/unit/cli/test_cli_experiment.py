@@ -43,7 +43,7 @@ def test_create(det: Det, service: FakeService, config: Path, tmp_path: Path) ->
     args = [config, code, "-i", tmp_path / "extra.txt", "--paused", "--project_id", 2]
     result = det("e", "create", *args)
     assert (result.exit_code, result.stdout) == (0, "Created experiment 1\n")
-    # A sentence stands for the name of the warning.
+    # A sentence replaces the name of the warning.
     assert "slots exceeded" not in result.stderr
     assert "warning: resources.priority (7) is stored but ignored\n" in result.stderr
     body = service.bodies[-1]

@@ -1,4 +1,4 @@
-"""Finding commands: aliases, prefixes, what is loaded when."""
+"""Finding commands: aliases, prefixes, lazy loading."""
 
 from __future__ import annotations
 

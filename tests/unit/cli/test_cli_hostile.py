@@ -157,7 +157,7 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 COMMAND_ID = command()["id"]
 CONFIG, PLAN, PIPELINE, TASK = "config.yaml", "plan.yaml", "pipeline.yaml", "task.yaml"
 TEMPLATE = "template.yaml"
-# Commands that show what the service says, with their arguments.
+# Commands that show the service's answers, with their arguments.
 SHOWING = {
     "agent disable": [EVIL],
     "agent enable": [EVIL],
@@ -304,7 +304,7 @@ OTHERS = {
     ),
     *("shell start", "shell open", "shell config-ssh", "shell show-ssh-command"),
     "shell show_ssh_command",
-    # What a program in one's own task prints, as ssh shows it.
+    # The output of a program in the user's task, as with ssh.
     *("run", "exec", "attach", "trial dump"),
     "init",
 }

@@ -79,7 +79,7 @@ FRAMED = ["╭──── Traceback (most recent call last) ────╮", *
 )
 def test_other_tracebacks_than_pythons_plain_one(lines: list[str]) -> None:
     found = shown([*TRACEBACK, "epoch 1", *lines, "process exited with code 1"])
-    # The older traceback and the epoch are not there.
+    # The older traceback and the epoch are not shown.
     assert found[0] == lines[0].replace("\x1b[31m", "").replace("\x1b[0m", "")
     assert found[-1] == "process exited with code 1"
 

@@ -55,7 +55,8 @@ def test_every_package_without_commands_is_listed() -> None:
 
 
 CALLS = {"get", "post", "put", "patch", "delete", "request", "stream", "stream_batches", "open"}
-# What must ask in its own way: within a second, without a login, of a service that is not ready.
+# Modules that must send requests themselves: within a second, without a login, to a service that is not
+# ready.
 ASK_THEMSELVES = {"completion.py", "state.py", "tunnel.py", "doctor/examine.py"}
 
 

@@ -16,7 +16,7 @@ SINGLE = {"searcher": {"name": "single", "metric": "x"}}
 
 
 class Service:
-    """Answers the requests of which the page consists."""
+    """Answers the requests that make up the page."""
 
     master = "http://m:1"
 

@@ -1,4 +1,4 @@
-"""What `det model` prints and asks for; all of it with a real service: tests/integration/service_api."""
+"""The output and requests of `det model`; for a real service see tests/integration/service_api."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `det` says where no cluster answers: what is there, whence the address, what to do."""
+"""The messages of `det` when no cluster answers: the state, the source of the address, and the advice."""
 
 from __future__ import annotations
 

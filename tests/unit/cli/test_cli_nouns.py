@@ -282,7 +282,7 @@ def test_a_user_is_created(det: Det, service: FakeService) -> None:
         "password": salt_and_hash("eve's"),
         "isHashed": True,
     }
-    # Nobody gets a blank password because nothing was typed.
+    # Empty input does not set a blank password.
     asked = service.called("POST", "/api/v1/users")
     nothing = det("user", "create", "bob", input="")
     assert (nothing.exit_code, service.called("POST", "/api/v1/users")) == (1, asked)
@@ -431,7 +431,7 @@ def test_resource_pools(det: Det) -> None:
     assert json.loads(det("rp", "describe", "aux", "--json").stdout)["defaultAuxPool"] is True
     result = det("rp", "describe", "gpu")
     assert result.exit_code == 1
-    assert "no resource pool 'gpu'; did you mean 'gpus'? (there are gpus, aux)" in result.stderr
+    assert "no resource pool 'gpu'; did you mean 'gpus'? (allowed: gpus, aux)" in result.stderr
 
 
 def test_the_cluster_configuration(det: Det, service: FakeService) -> None:

@@ -1,4 +1,4 @@
-"""`det prefect env`: what a shell needs for the local cluster's Prefect."""
+"""`det prefect env`: a shell's variables for the local cluster's Prefect."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_a_list_fits_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert drawn(110, monkeypatch)[1] == (f"{UUID}  a name of some words          {TIME}  default")
-    # The seconds go first and what is empty, then what matters least.
+    # Seconds and empty columns are dropped first, then the least important columns.
     assert drawn(90, monkeypatch)[:2] == [
         "UUID                                  Name                  Started            Pool",
         f"{UUID}  a name of some words  2026-11-27 08:05Z  default",

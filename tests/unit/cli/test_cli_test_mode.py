@@ -134,7 +134,7 @@ def test_the_tiny_configuration() -> None:
     }
     assert found["checkpoint_storage"]["save_trial_latest"] == 0
     assert found["hyperparameters"] == CONFIG["hyperparameters"]
-    # What was given is not changed.
+    # The input is not changed.
     assert config.document.data["max_restarts"] == 5
     with pytest.raises(CliError, match="searcher"):
         test_mode.tiny(read_config({"name": "x"}))
@@ -175,7 +175,7 @@ def test_they_exclude_each_other(
     [("python3 train.py", False), ("model_def:Trial", True), (None, True)],
 )
 def test_periods_are_for_trial_classes(entrypoint: str | None, heeds: bool) -> None:
-    """Else the user is warned of fields that nobody wrote."""
+    """Otherwise the user would get warnings about fields that the file does not have."""
     config: dict[str, Any] = {"name": "x", "searcher": {"name": "single", "metric": "loss"}}
     if entrypoint is not None:
         config["entrypoint"] = entrypoint

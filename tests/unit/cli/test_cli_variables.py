@@ -41,7 +41,7 @@ def sources() -> dict[Path, str]:
 
 
 def read_by_name(text: str) -> Iterator[str]:
-    """``X`` of each ``os.environ["X"]``, ``os.environ.get("X")`` and the like."""
+    """``X`` of each ``os.environ["X"]``, ``os.environ.get("X")`` and similar expressions."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Subscript):
             where, key = node.value, node.slice

@@ -1,4 +1,4 @@
-"""`det preview-search`: what is printed, where it is computed, what is refused."""
+"""`det preview-search`: its output, the place of the computation, and refusals."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SCHEMA: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def no_cluster(service: FakeService) -> None:
-    """Nothing answers, unless a test says so."""
+    """No service answers, unless a test starts one."""
     service.away = True
 
 

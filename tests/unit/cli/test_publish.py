@@ -62,7 +62,7 @@ def test_a_port_that_is_taken_is_said_before_anything_is_launched() -> None:
         free.close()
         with pytest.raises(CliError, match=f"port {number} of this machine cannot be had"):
             Published([f"{port}:80", f"{number}:8888"], NOBODY)
-        # What it had taken is given back.
+        # The ports taken before the failure are free again.
         with Published([f"{port}:8888"], NOBODY) as found:
             assert found.ports == [8888]
         with pytest.raises(CliError, match="is there twice"):

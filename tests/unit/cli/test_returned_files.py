@@ -1,4 +1,4 @@
-"""Files of a task brought back: what is written where, and what never is."""
+"""Returned files of a task: where they are written, and which are never written."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_small_ones_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "a//x", "./x", "", "x" * 300])
 def test_names_outside_are_refused(tmp_path: Path, name: str) -> None:
     (here := tmp_path / "here").mkdir()
-    with pytest.raises(ValueError, match=r"is no name of a file inside|is no file"):
+    with pytest.raises(ValueError, match=r"is not a file name inside|is not a file"):
         returned.unpack(archive((name, b"bad", "")), here, SUFFIX)
     assert tree(tmp_path) == {}
 
@@ -114,7 +114,7 @@ def test_names_outside_are_refused(tmp_path: Path, name: str) -> None:
     "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE]
 )
 def test_only_files_are_taken(tmp_path: Path, kind: bytes) -> None:
-    with pytest.raises(ValueError, match="is no file"):
+    with pytest.raises(ValueError, match="is not a file"):
         returned.unpack(
             archive(("x", b"", ""), type=kind, linkname="/etc/passwd"), tmp_path, SUFFIX
         )

@@ -76,5 +76,5 @@ class FakeNvml(types.ModuleType):
 
 
 def install(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml | None) -> None:
-    """``nvml`` in place of the package; None: it is not installed."""
+    """``nvml`` replaces the package; None: it is not installed."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml)

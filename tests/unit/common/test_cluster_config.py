@@ -1,4 +1,4 @@
-"""The cluster configuration: what is read, what is said about mistakes, what is not used."""
+"""The cluster configuration: reading, messages about mistakes, unused fields."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pools(*names: str) -> str:
     return "resource_pools: [" + ", ".join(f"{{pool_name: {name}}}" for name in names) + "]\n"
 
 
-# Each is the whole of what is said: nothing may be missing, nothing said twice.
+# Each entry lists all messages: none may be missing, none may occur twice.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -301,7 +301,7 @@ def test_quotas_that_are_not_given_have_their_defaults() -> None:
     assert config.quotas == Quotas(trials=1_000_000)
     assert stored(config) == {"quotas": {"trials": 1_000_000}}
     assert ClusterConfig().quotas == read("launch_error: true\n").quotas == Quotas()
-    # One search may begin with so many.
+    # The number of trials with which one search may begin.
     assert Quotas().trials >= limits.TRIALS_AT_ONCE
 
 
@@ -373,7 +373,7 @@ def test_defaults_of_tasks_lie_beneath_the_experiment() -> None:
     assert shared["environment"]["pod_spec"] == {"spec": {"hostNetwork": True}}
     assert "determinedai" in shared["environment"]["image"]["cpu"]
     assert submitted("b", 0, preemption_timeout=5)["preemption_timeout"] == 5
-    # The pool's own replace the cluster's as a whole.
+    # The pool's defaults replace the cluster's as a whole.
     own = submitted("a", 1)
     assert own["preemption_timeout"] is None
     assert own["environment"]["image"]["cuda"] == "own"
@@ -392,7 +392,7 @@ def test_secrets_are_masked_for_printing() -> None:
         in shown["resource_pools"][0]["task_container_defaults"]["environment_variables"]["cpu"]
     )
     assert shown["resource_manager"]["scheduler"]["type"] == "priority"
-    # What is printed is a file again.
+    # The output can be read as a file again.
     assert read_text(str(shown).replace("'", '"').replace("True", "true").replace("False", "false"))
 
 

@@ -47,7 +47,7 @@ def test_a_page_for_browsers_comes_from_another_program() -> None:
     found = errors.of_answer(404, b"<h1>no</h1>", "text/html; charset=utf-8", "http://m:1")
     assert isinstance(found, errors.BadResponseException)
     assert "http://m:1" in found.message and "<h1>" not in found.message
-    # A proxy before the service says so while the service is away.
+    # A proxy before the service sends this while the service is away.
     away = errors.of_answer(502, b"<h1>bad gateway</h1>", "text/html")
     assert (type(away), away.message) == (errors.APIException, "HTTP 502")
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Recorded:
-    """A distribution of which pip wrote down where it came from."""
+    """A distribution whose origin pip has recorded."""
 
     def __init__(self, origin: str | None) -> None:
         self.origin = origin
@@ -29,7 +29,7 @@ class Recorded:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, origin: object, *extras: str) -> list[str]:
-    """The words after `install` of what is said where pip wrote down ``origin``."""
+    """The words after `install` in the message, if pip has recorded ``origin``."""
     text = origin if isinstance(origin, str | None) else json.dumps(origin)
     monkeypatch.setattr(metadata, "distribution", lambda name: Recorded(text))
     said = shlex.split(installation.command(*extras))
@@ -52,7 +52,7 @@ def test_in_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_from_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     wheel = tmp_path / "a b.whl"
     origin = {"url": wheel.as_uri(), "archive_info": {"hash": "sha256=0"}}
-    # The file is gone: pip takes the extras of what is installed.
+    # The file is gone: pip uses the extras of the installed package.
     assert installed(monkeypatch, origin, "s3") == ["determined-prefect[s3]"]
     wheel.touch()
     assert installed(monkeypatch, origin, "s3") == [f"{wheel}[s3]"]

@@ -1,4 +1,5 @@
-"""Our processes import Prefect without the parser that jsonschema may want; who asks for it gets it."""
+"""Our processes import Prefect without the parser that jsonschema may want; code that asks for the parser
+gets it."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ WRONG = [
 def test_a_mistake_is_told_with_its_place(text: str, words: str) -> None:
     found = mistakes(text)
     assert any(words in line for line in found), found
-    # Nothing follows from it that is no mistake.
+    # No other message follows from the mistake.
     assert len(found) == 1, found
 
 
@@ -308,5 +308,5 @@ def test_python_says_the_same_as_yaml() -> None:
         "hyperparameters.id": "${steps.a.experiment.id}",
     }
     assert pipeline.Plan.from_json(plan.to_json()) == plan
-    # What is sent is read as the same.
+    # Reading the sent text gives the same pipeline.
     assert pipeline.read(Document(plan.to_json())).plan == plan

@@ -36,7 +36,7 @@ def connection(service: FakeService) -> Iterator[Connection]:
 def reporter(connection: Connection) -> Iterator[Reporter]:
     reporter = Reporter(connection, 7, 2, interval=0.01, patience=0.3)
     yield reporter
-    # Errors of the last calls are the test's own business.
+    # The test itself handles errors of the last calls.
     try:
         reporter.close()
     except BaseException as error:

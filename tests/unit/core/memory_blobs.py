@@ -17,7 +17,7 @@ class Killed(BaseException):
 
 class Memory(BlobClient):
     """Objects in memory. ``dies_at``: which of the next writes and deletions is the last thing that is not
-    done any more; ``reads`` and ``writes``: what was asked for."""
+    done any more; ``reads`` and ``writes``: the requests received."""
 
     place = "memory"
     threads = 4

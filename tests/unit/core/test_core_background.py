@@ -82,7 +82,7 @@ def test_the_files_at_the_call_are_stored(
         (source / "new").replace(weights)
     else:
         weights.unlink()
-    # The service hears of it when it is stored, and not before.
+    # The service gets the report only when the checkpoint is stored.
     assert service.checkpoints == {}
     gate.open.set()
     context.checkpoint.wait()
@@ -166,7 +166,7 @@ def test_close_raises_the_error(
     gate.open.set()
     with pytest.raises(errors.StorageError, match="no space"):
         context.close()
-    # And what was reported is sent all the same.
+    # And the reports are still sent.
     assert len(service.reports) == 1
 
 

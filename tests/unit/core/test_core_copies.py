@@ -67,7 +67,7 @@ def test_a_restore_gets_the_verified_files(
     with manager.restore_path(verified) as path:
         assert tree(path) == FILES
         assert {entry.name for entry in path.iterdir()} == {"weights", "sub"}
-        # It is the caller's own: whatever is done to it harms nobody.
+        # The copy belongs to the caller, who may change it freely.
         (path / "weights").write_bytes(b"")
         assert list(Path(str(manager.copies)).iterdir()) == []
     assert not path.exists()
@@ -88,7 +88,7 @@ def test_a_download_gets_the_verified_files(
     found = manager.download(verified, tmp_path / "all")
     assert (found, tree(tmp_path / "all")) == (dict(manager.manifest("c").resources), FILES)
     assert read(blobs) == 0
-    # It goes with the first who wanted all of it.
+    # The copy is removed after the first reader of the whole checkpoint.
     manager.download(verified, tmp_path / "again")
     assert read(blobs) >= SIZE
 

@@ -250,7 +250,7 @@ def test_a_shared_download(tmp_path: Path) -> None:
         return dist.allgather("fine")
 
     assert together(work, 3) == [["fine"] * 3] * 3
-    # One for all, one each, and one that is not there.
+    # One for all, one each, and one that does not exist.
     assert sorted(counted) == [0, 0, 0, 1, 2]
 
 

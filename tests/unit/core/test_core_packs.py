@@ -1,4 +1,4 @@
-"""Small files of a checkpoint in packs: what is stored, read, deleted, and what a crash leaves."""
+"""Small files of a checkpoint in packs: storing, reading, deleting, and the leftovers of a crash."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_small_files_are_few_objects(
     assert manifest.checksums.keys() == (FILES | large).keys()
     assert Manifest.from_json(manifest.to_json(), "here").packs == manifest.packs
     assert contents_of(manager, "c", tmp_path / "copy") == FILES | large
-    # One for each object: what lies together is read together.
+    # One request for each object: adjacent files are read together.
     assert len(blobs.reads) == 1 + 3
     manager.verify("c")
     manager.verify("c", Manifest(manifest.resources, manifest.checksums))
@@ -226,7 +226,7 @@ def test_a_damaged_index(manager: ObjectStorageManager, blobs: Memory, packs_: A
         "'", '"'
     ).encode()
     if packs_ == []:
-        # Nothing is packed: then these files ought to be objects.
+        # Without packing these files must be objects.
         with pytest.raises(errors.CheckpointCorrupted, match="part-000 is missing"):
             manager.verify("c")
     else:

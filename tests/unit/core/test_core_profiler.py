@@ -67,7 +67,7 @@ def test_one_process_per_machine(service: FakeService, reporter: Reporter) -> No
 
 
 class Nvml(types.ModuleType):
-    """As much of pynvml as is used: two GPUs, of which the second falls off the bus."""
+    """The used part of pynvml: two GPUs; the second falls off the bus."""
 
     class NVMLError(Exception):
         """Any failure of the library."""

@@ -182,7 +182,7 @@ def test_beyond_memory_reports_wait_in_a_file(
         reporter.report("training", step, {"a": 1.0, "b": float("nan")})
     assert len(reporter._outgoing) + len(reporter._pending) <= 10
     assert len(reporter._spool) > 400
-    # It comes back, and goes away again with half of it delivered.
+    # The service comes back, and goes away again after half of the reports.
     away.clear()
     until("a hundred reports", lambda: len(service.reports) > 100)
     away.set()

@@ -54,7 +54,7 @@ def test_nothing_of_it_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_disk_without_room(tmp_path: Path) -> None:
-    """A limit on the size of files stands for the full disk: the third pair does not fit whole."""
+    """A limit on the size of files simulates a full disk: the third pair does not fit completely."""
     code = (
         "import resource, signal, tempfile\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -51,7 +51,8 @@ class TestSharedFS(FileSystemContract):
 
 
 def test_links_lead_a_deletion_nowhere(tmp_path: Path) -> None:
-    """Who deletes may have more rights than who wrote: root, for trials under accounts of their own."""
+    """The deleting process may have more rights than the writing one: it is root for trials under separate
+    accounts."""
     manager = DirectoryStorageManager(tmp_path / "storage")
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)

@@ -64,7 +64,7 @@ def test_output_is_shipped(
     assert by_stream["stderr"] == ["WARNING: [7] n: careful\n"]
     assert {line["level"] for line in sent} == {"LOG_LEVEL_INFO", "LOG_LEVEL_WARNING"}
     assert {(line["taskId"], line["rankId"]) for line in sent} == {("3.r", 1)}
-    # The script's own streams have it all the same.
+    # The script's streams still get the output.
     assert capsys.readouterr().out == "one\ntwo\nthree\nunfinished"
 
 

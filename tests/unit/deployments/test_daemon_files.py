@@ -50,7 +50,7 @@ def test_the_folders_are_closed(tmp_path):
         os.umask(before)
     closed = [layout.checkpoints, layout.lock.parent, layout.log("x").parent]
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in closed] == [0o700] * 3
-    # Of an earlier release; and opened on purpose, for tasks under accounts of their own.
+    # Of an earlier release; and opened on purpose, for tasks under separate accounts.
     for found, left in ((0o755, 0o700), (0o1777, 0o1777)):
         layout.checkpoints.chmod(found)
         layout.create()

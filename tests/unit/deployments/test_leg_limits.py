@@ -1,4 +1,4 @@
-"""An agent finds out at its start by what its limits hold, and says so."""
+"""An agent finds out at its start how it can enforce limits, and logs this."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_with_control_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             home.rmdir()
     limits = leg_limits.prepare(config(tmp_path))
     assert limits.homes and "by control groups in " in caplog.messages[0]
-    # Two legs of the agent before this one, of which one goes on.
+    # Two legs of the previous agent; one goes on.
     left: dict[str, subprocess.Popen[bytes]] = {}
     for name in ("1.1", "1.2"):
         group = LegGroup.of(limits, name)

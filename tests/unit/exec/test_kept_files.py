@@ -106,7 +106,7 @@ def test_the_size_is_told_from_the_first_look_on_until_it_is_heard(tmp_path: Pat
     files.refusal = refusal
     for _ in range(3):
         files.save()
-    # Nothing was written, and nothing is there.
+    # Nothing was written, and no file exists.
     assert told == [0, 0] and not list((tmp_path / "storage").rglob("*"))
     (files.directory / "a").write_text("abc")
     for _ in range(3):

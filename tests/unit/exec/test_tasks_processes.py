@@ -79,7 +79,7 @@ def test_a_tensorboard_follows_forgets_and_stays_within_its_room(
 
 
 def test_tensorboards_server_ends_with_its_parent() -> None:
-    """However that ends: nothing outlives a task that was killed."""
+    """After any end: no process outlives a killed task."""
     script = (
         "from determined.exec.tensorboard import Server\n"
         "print(Server(['sleep', '600'])._process.pid, flush=True)\ninput()"
@@ -93,7 +93,7 @@ def test_tensorboards_server_ends_with_its_parent() -> None:
 
 
 def test_jupyterlab_starts_without_compiling_a_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`rfc3987_syntax` takes longer to import than all the rest of it."""
+    """`rfc3987_syntax` takes longer to import than all other modules."""
     seen: list[bool] = []
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""What is stored: merged, every default filled in."""
+"""The stored configuration: merged, with every default."""
 
 import copy
 import json
@@ -130,7 +130,7 @@ def test_valid_configs(text: str) -> None:
     stored = complete(document, defaults=STORAGE)
     assert document.data == before
     assert json.loads(json.dumps(stored)) == stored
-    # What is stored reads as itself, and completing it again changes nothing.
+    # Reading a stored configuration gives the same configuration, and completing it again changes nothing.
     assert complete(stored) == stored
     typed = validate(stored)
     assert isinstance(typed, ExperimentConfig)
@@ -253,7 +253,7 @@ def test_lengths_keep_their_form() -> None:
     ],
 )
 def test_a_length_without_a_unit_is_the_same_search(searcher: str) -> None:
-    """Every searcher that takes lengths takes a number; the operations are those of 100 batches."""
+    """Every searcher that takes lengths takes a number; the operations equal those for 100 batches."""
     text = "entrypoint: x\nsearcher: {{metric: l, {}, max_length: {}}}\nhyperparameters: {{a: 1}}\n"
     bare, batches = (completed(text.format(searcher, one)) for one in ("100", "{batches: 100}"))
     assert bare["searcher"]["max_length"] == 100

@@ -1,4 +1,4 @@
-"""``resources.placement`` and ``resources.fallback``: their forms, and what is said about mistakes."""
+"""``resources.placement`` and ``resources.fallback``: their forms, and messages about mistakes."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_forms() -> None:
         ("{pools: [spot], after_seconds: 0}", {"pools": ["spot"], "after_seconds": 0}),
     ):
         assert resources(f"{{fallback: {text}}}")["fallback"] == expected
-    # What was completed is complete.
+    # Completing a completed configuration changes nothing.
     again = complete({**load_yaml(MINIMAL).data, "resources": found}, defaults=STORAGE)
     assert again["resources"] == found
 

@@ -1,4 +1,4 @@
-"""Broken configurations: what the user is told, and where."""
+"""Broken configurations: the messages to the user, and their places."""
 
 import pytest
 from expconf_examples import STORAGE
@@ -19,7 +19,7 @@ def problems(text: str, template: dict | None = None) -> list[str]:
     return lines
 
 
-# Each is the whole of what is said: nothing may be missing, nothing said twice.
+# Each entry lists all messages: none may be missing, none may occur twice.
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -62,7 +62,8 @@ def test_a_bare_number_in_a_current_file_is_not_a_step() -> None:
 
 
 def test_the_published_file() -> None:
-    """determined-ai/works-with-determined, dvc: each line says what to write, and nothing else is wrong."""
+    """determined-ai/works-with-determined, dvc: each message says what to write, and no other message
+    follows."""
     found = problems(
         "batches_per_step: 10\nsearcher:\n  name: adaptive_simple\n  metric: loss\n  max_steps: 30\n"
         "  max_trials: 16\n  mode: aggressive\n"

@@ -1,4 +1,4 @@
-"""Reading YAML: values, places, and what is refused."""
+"""Reading YAML: values, places, and refusals."""
 
 import contextlib
 import json
@@ -174,7 +174,7 @@ def test_deep_nesting_is_refused_not_fatal() -> None:
 
 @pytest.mark.parametrize("unit", ["[", "{a: ", "- ", "- [", "a:\n@", "? "])
 def test_no_deep_text_ends_the_process(unit: str) -> None:
-    """libyaml's parser would: it has no bound of its own."""
+    """libyaml's parser would: it has no bound."""
     for count in (90, 101, 3000):
         text = "".join(unit.replace("@", " " * place) for place in range(count))
         with pytest.raises(ConfigError):

@@ -185,7 +185,7 @@ def test_the_workspace_that_there_is_needs_no_remark() -> None:
 
 
 def leaves(model: type[Section], known: set[str], path: str = "") -> Iterator[str]:
-    """The dotted names of the model's fields, down to those that are known."""
+    """The dotted names of the model's fields, down to the known ones."""
     for name, field in model.model_fields.items():
         here = f"{path}{name}"
         inner = field.annotation
@@ -215,9 +215,9 @@ TASKS = [
     tasks.TensorboardConfig,
     tasks.GenericConfig,
 ]
-# A section as a whole stands in the table for those that run outside of the cluster only.
+# The table names a whole section only for fields that apply outside the cluster.
 SECTIONS = {"resources", "environment"}
-# They are the kind of the file, or one of several kinds that are looked at by themselves.
+# These fields name the kind of the file, or one of several kinds that are checked separately.
 APART = {"version", "internal", "searcher", "checkpoint_storage"}
 
 

@@ -1,4 +1,4 @@
-"""Summaries of metrics: the same however the reports are cut into batches."""
+"""Summaries of metrics do not depend on the reports' batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_last_value_is_that_of_the_highest_step() -> None:
         for step, value in ((0, 1.0), (9, 2.0), (9, 3.0), (4, 4.0)):
             whole.add(group, step, {"a": value})
         later.add(group, 8, {"a": 5.0})
-    # The profiler's groups count time: what comes later is the last.
+    # The profiler's groups count time: the later report is the last.
     assert [whole.groups[group]["a"].last for group in ("training", "cpu")] == [3.0, 4.0]
     whole.merge(later)
     assert [whole.groups[group]["a"].last for group in ("training", "cpu")] == [3.0, 5.0]
@@ -106,7 +106,7 @@ async def test_numbers_that_json_cannot_hold(spaces: int) -> None:
 def test_of_one_step_the_latest_and_then_the_largest_is_the_last_where_times_count(
     cut: int,
 ) -> None:
-    """As MLflow's own store has it, in whatever order and batches they come."""
+    """As in MLflow's store, for any order and batches."""
     start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     points = [
         (3, 50, 20.0),

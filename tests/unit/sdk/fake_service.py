@@ -1,4 +1,4 @@
-"""A service in memory, behind an httpx transport: what the SDK and the CLI talk to in these tests."""
+"""A service in memory, behind an httpx transport, for the SDK and the CLI in these tests."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class Refused(Exception):
 class FakeService:
     """Keeps the data sent to it and counts requests.
 
-    ``experiments`` may hold a list of documents: one per question, the last one for ever.
+    ``experiments`` may hold a list of documents: one per request; the last one repeats.
     """
 
     def __init__(self) -> None:
@@ -521,7 +521,7 @@ class FakeService:
         return self._page(request, "experiments", found)
 
     def _many(self, request: httpx.Request) -> Any:
-        """An action on many experiments; :attr:`refusals` says of which it is refused."""
+        """An action on many experiments; :attr:`refusals` names the refused ones."""
         ids = json.loads(request.content)["experimentIds"]
         unknown = "not found: experiment {} does not exist"
         return {

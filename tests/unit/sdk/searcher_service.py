@@ -1,4 +1,5 @@
-"""A custom search's experiment in memory, behind a transport: its trials train the moment they are told to.
+"""A custom search's experiment in memory, behind a transport: its trials train at once when they get an
+operation.
 
 Keeps to the service's rules: events wait until they are answered, an answer takes its event and all before
 it off the queue, an event is answered once.
@@ -19,16 +20,16 @@ URL = "http://service"
 
 
 class Killed(BaseException):
-    """The runner's process ends here, as by ``kill -9``: nothing of it runs on."""
+    """The runner's process ends here, as by ``kill -9``: no part of it runs on."""
 
 
 def metric_of(hparams: dict[str, Any], length: int) -> float:
-    """What a trial reports: better with training, and for large ``x``."""
+    """A trial's metric: it improves with training, and for large ``x``."""
     return float(hparams["x"]) * (1.0 - 0.5**length)
 
 
 class Experiment:
-    """``fault(request)`` is asked before each POST of operations is taken, ``after`` after it."""
+    """``fault(request)`` is called before each POST of operations is accepted, ``after`` after it."""
 
     def __init__(self) -> None:
         self.state = "ACTIVE"

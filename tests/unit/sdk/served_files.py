@@ -26,8 +26,8 @@ class _Stream(httpx.SyncByteStream):
 class ServedFiles:
     """``/files`` and ``/contents`` of one checkpoint.
 
-    ``breaks``: after so many bytes the next answers break off, one after the other. ``refusals``: statuses of
-    the next answers. ``ranges``: what was asked for.
+    ``breaks``: the numbers of bytes after which the next answers break off, one after the other.
+    ``refusals``: statuses of the next answers. ``ranges``: the requested ranges.
     """
 
     def __init__(self, files: dict[str, bytes], directories: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints through the SDK: what is known of them, and their files."""
+"""Checkpoints through the SDK: their records and their files."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_file_of_other_content_is_corrupt(
 def test_checksums_of_the_service_are_verified_too(
     client: Determined, stored: dict[str, Any], service: FakeService, tmp_path: Path
 ) -> None:
-    # The storage agrees with itself, but not with what was reported: another checkpoint's files.
+    # The storage is consistent, but differs from the report: it has another checkpoint's files.
     service.checkpoints[0]["checksums"]["model/weights"] = "sha256:" + "0" * 64
     with pytest.raises(errors.CheckpointCorrupted, match="checksum"):
         client.get_checkpoint(UUID).download(str(tmp_path / "out"))
@@ -157,7 +157,7 @@ def test_storage_that_is_not_here(
             {"type": "azure", "container": "c", "connection_string": MASK},
             r"another user's, .* \(checkpoint_storage\.connection_string\): ask one of them",
         ),
-        # The machine's own identity, of which there is none here.
+        # The machine's identity, which does not exist here.
         ({"type": "s3", "bucket": "b", "access_key": MASK, "secret_key": MASK}, "no credentials"),
     ],
 )

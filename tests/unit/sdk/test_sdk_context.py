@@ -268,12 +268,12 @@ def test_secrets_are_left_out_and_named_unless_the_user_decides(
         "line !.env sends it, a line .env ends this warning"
     )
     caplog.clear()
-    # A file that is named by itself was meant; so are rules.
+    # A file or rules named explicitly are intended.
     assert paths(tmp_path / "m/env.py", [root / ".env"]) == [".env", "env.py"]
     (root / ".detignore").write_text("!.env\n.envs\n.env.*\n")
     assert paths(root) == [".detignore", ".env", "env.py", "sub", "train.py"]
     assert not caplog.records
-    # What is included as a directory is no exception.
+    # The rules also apply to an included directory.
     (root / ".detignore").unlink()
     assert paths(None, [root]) == ["m", "m/env.py", "m/sub", "m/train.py"]
     assert caplog.records[0].getMessage().startswith("m/.env, m/.envs, m/sub/.env.local: not sent")

@@ -65,5 +65,5 @@ def test_the_order(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = master.find("127.0.0.1:7777")
     assert found.source is Source.ARGUMENT
-    # Named by its address, it is still the local cluster, which logs in by itself.
+    # Even if named by its address, it is the local cluster, with automatic login.
     assert found.local is not None

@@ -10,7 +10,7 @@ from determined.common.api.patience import patiently
 
 
 class Away:
-    """Answers after that many failures; the clock moves when the client sleeps."""
+    """Answers after this number of failures; the clock moves when the client sleeps."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures

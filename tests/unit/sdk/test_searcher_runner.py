@@ -1,4 +1,4 @@
-"""Search runners: each event answered exactly once, whatever happens to the process."""
+"""Search runners: each event is answered exactly once, even if the process dies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ASHA = example().ASHA
 
 
 class Idle(ASHA):  # type: ignore[misc, valid-type]
-    """Makes no trials by itself."""
+    """Makes no trials."""
 
     def __init__(self) -> None:
         super().__init__(lambda rng: {}, max_trials=1, max_length=9)
@@ -331,7 +331,7 @@ def test_an_exception_in_a_handler_leaves_a_search_that_goes_on(
 
 
 def fail_a_trial(experiment: Experiment) -> None:
-    """The last trial made errors in place of its first report."""
+    """The last trial failed instead of sending its first report."""
     trial = list(experiment.targets)[-1]
     experiment.queue = [
         event

@@ -1,4 +1,4 @@
-"""Population based training: who is replaced by whom, and with which hyperparameters."""
+"""Population based training: the replaced trials, their successors and hyperparameters."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_population_that_is_gone_ends_the_search() -> None:
         return 0.5 if length == 3 else ExitReason.ERRORED
 
     result = simulate(PBT, fail_in_round_2, seed=1)
-    assert result.end == "completed"  # the one that was replaced had done its part
+    assert result.end == "completed"  # the replaced trial had completed its part
     assert len(result.trials) == 5
 
 

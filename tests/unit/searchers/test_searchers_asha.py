@@ -232,7 +232,7 @@ def test_a_promoted_trial_that_has_exited_is_measured_as_worst_at_once() -> None
     bench.validated(0, 0.1, 1)  # starts 2; 0 is paused
     assert bench.exited(0, "USER_CANCELED") == []
     assert bench.closed(0) == []
-    # The quota is 0's, who is gone: it takes its place in rung 1, and nobody else is left to start.
+    # Trial 0 is gone, but keeps its place in rung 1, so no other trial is left to start.
     assert bench.validated(1, 0.5, 1) == []
     assert bench.validated(2, 0.3, 1) == ["close 2", "close 1"]
     assert bench.closed(1) == []
@@ -328,7 +328,7 @@ def test_plain_halving_without_a_cap() -> None:
 def test_stopping_of_a_whole_search() -> None:
     bench = stopping(max_trials=3)
     assert bench.first == ["new 0", "0 to 1", "new 1", "1 to 1"]
-    assert bench.validated(0, 0.3, 1) == ["0 to 2"]  # the first goes on whatever it is
+    assert bench.validated(0, 0.3, 1) == ["0 to 2"]  # the first goes on with any value
     assert bench.validated(1, 0.5, 1) == ["close 1", "new 2", "2 to 1"]
     assert bench.closed(1) == []
     assert bench.validated(2, 0.1, 1) == ["2 to 2"]

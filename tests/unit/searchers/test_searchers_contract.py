@@ -95,7 +95,7 @@ class TestAdaptiveReports(SearchMethodContract):
     variations = BRACKETS
 
 
-# The suite itself: what it must find
+# Faults that the suite must find
 
 
 class Greedy(RandomSearch):

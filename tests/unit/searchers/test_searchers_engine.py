@@ -90,7 +90,7 @@ class Scripted(SearchMethod):
 
 
 class Custom(Scripted):
-    """Ends when it says so, sees metrics as they are."""
+    """Ends when the searcher ends it; sees unchanged metrics."""
 
     ends_itself = True
     raw_metrics = True
@@ -513,7 +513,7 @@ def test_the_package_imports_nothing_of_ours_or_others() -> None:
         ({"name": "adaptive_asha", "time_metric": "batches", "max_time": 8}, True),
         ({"name": "async_halving", "num_rungs": 2, "time_metric": "batches", "max_time": 8}, True),
         ({"name": "random", "time_metric": "batches", "max_time": 8}, False),
-        # The trials give the metric with the end of each operation, whatever they report.
+        # The trials send the metric at the end of each operation, regardless of their reports.
         ({"name": "adaptive_asha", "max_length": {"batches": 8}}, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Any space, any order of events, any point of restart: what must hold all the same."""
+"""Properties for any space, any order of events and any point of restart."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_cost_by_hyperparameters_and_length() -> None:
 
 
 def test_a_paused_trial_holds_no_worker_and_pays_to_resume() -> None:
-    """Two trials to 1; the better of them to 4, after a pause while the other trained."""
+    """Two trials to 1; the better one to 4, after a pause while the other trained."""
     settings = config("async_halving", num_rungs=2, max_trials=2, max_length=4, divisor=2)
     result = simulate(
         settings, metric=lambda h, length, trial: float(trial), workers=1, resume_cost=0.5

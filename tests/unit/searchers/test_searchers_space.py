@@ -1,4 +1,4 @@
-"""The hyperparameter space: what is drawn in which order, and the points of its grid."""
+"""The hyperparameter space: the order of draws, and the points of its grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model-based search: what the model learns from, and that it finds better trials than chance."""
+"""Model-based search: the model's training data, and that it finds better trials than random search."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_it_goes_by_the_longest_length_with_enough_trials() -> None:
         assert model._level() == (0 if place >= 3 else None)
         searcher.handle(ValidationCompleted(trial, place / 10, 1))
     for number, request_id in enumerate(trials[:6]):
-        # Of fewer than twice as many, the best tenth would be one trial.
+        # With fewer than twice this number, the best tenth would be one trial.
         assert model._level() == 0, number
         model.measured(request_id, 3, 0.5)
     assert model._level() == 1

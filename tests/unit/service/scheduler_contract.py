@@ -98,7 +98,7 @@ REQUESTS = st.builds(
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    """Up to five agents and a dozen requests, of which most may be placed or be in each other's way."""
+    """Up to five agents and a dozen requests; most of them can be placed or block each other."""
     requests = draw(st.lists(REQUESTS, max_size=12))
     agents = draw(st.lists(AGENTS, max_size=5, unique_by=lambda agent: agent.id))
     used = draw(st.dictionaries(st.sampled_from(sorted(GROUPS)), st.integers(0, 4)))
@@ -118,7 +118,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 
 def _joined(draw: st.DrawFn, running: list[Running], pool: dict[str, str]) -> list[Running]:
-    """``running``, of which some are now gangs on several agents of a pool."""
+    """``running``, with some allocations changed to gangs on several agents of a pool."""
     found: list[Running] = []
     for one in running:
         whole = next(
@@ -164,7 +164,7 @@ def _running(
 
 
 def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
-    """The snapshot that follows when the placements are made and nothing else happens."""
+    """The snapshot after only the placements are made."""
     placed = {placement.id: placement for placement in decision.placements}
     requests = {request.id: request for request in snapshot.requests}
     found = []
@@ -286,13 +286,13 @@ def true_reasons(snapshot: Snapshot, request: Request) -> dict[type[Any], Reason
 
 
 def _settled(one: Waiting) -> Waiting | tuple[Request, type[Reason]]:
-    """For which of the agents that free slots a request waits may change: nobody loses by it."""
+    """The agent whose freed slots a request awaits may change, which delays no request."""
     return (one.request, SlotsComing) if isinstance(one.reason, SlotsComing) else one
 
 
-# One test for every scheduler; each class stands for itself, and examples are not kept.
-# Each of nine schedulers is held against each promise, by snapshots of its own: few for each are many.
-# On a machine that others keep busy a snapshot takes long to make.
+# One test for every scheduler; each class stands for itself, and examples are not kept. Each of nine
+# schedulers is checked against each guarantee, with separate snapshots: a few for each add up to many. On a
+# machine that others keep busy a snapshot takes long to make.
 shared = settings(
     costly, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
 )
@@ -380,7 +380,7 @@ class SchedulerContract:
             )
             mine = [one.width for one in above if one.group == group]
             if mine:
-                # Without the last of them it would still be too much.
+                # Without the last preemption too few slots would be free.
                 assert limit is not None
                 assert held - sum(mine) + mine[-1] > limit
 
@@ -403,7 +403,7 @@ class SchedulerContract:
                 mine = allowed(then, request)
                 assert reason.free == sum(len(agent.free()) for agent in mine)
                 assert reason.total == sum(len(agent.slots) for agent in mine)
-                # What can never run, or not now whatever is free, must not stand in line.
+                # A request that can never run, or not now with all slots free, must not stand in line.
                 assert not true.keys() & {
                     NoAgent,
                     NoneAdmitted,
@@ -454,7 +454,8 @@ class SchedulerContract:
     @given(snapshots())
     def test_5_settled(self, snapshot: Snapshot) -> None:
         decision = self.scheduler.decide(snapshot)
-        # Stopping slots that nobody needs any more may serve others, who may then need others'.
+        # Stopping slots that are no longer needed may serve other requests, which may then need further
+        # slots.
         rounds = 1 if not any(one.stopping for one in snapshot.running) else 5
         for _ in range(rounds):
             snapshot = after(snapshot, decision)

@@ -1,4 +1,4 @@
-"""The table of rules: who is let through, and what the others are told."""
+"""The table of rules: who is admitted, and the messages to others."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_the_table_in_the_docs_is_the_table() -> None:
 
 @pytest.mark.parametrize("kind", [kind for action, kind in RULES if action == Action.SERVE])
 def test_a_token_serves_one_thing_only(kind: Kind) -> None:
-    """Neither another one of the same kind, nor one of the same number of another kind, nor all of them."""
+    """Neither another thing of the same kind, nor a thing of another kind with the same number, nor all
+    things."""
     for column in (who_may_table.SUPERVISOR, who_may_table.RUN):
         who = who_serves(column, Action.SERVE, kind)
         assert who.serves is not None
@@ -186,7 +187,7 @@ def test_a_process_may_change_its_own_tasks_objects(kind: Kind) -> None:
     for tasks, may in ((("7.a",), True), (("7.b", "7.a"), True), (("7.b",), False), ((), False)):
         target = Target(kind, THING[kind], Owner(1, "alice", tasks))
         assert (refusal(PROCESS, Action.CHANGE, target) is None) is may
-    # A task of the same name that acted for somebody else gives no right to what is alice's.
+    # A task of the same name that acted for another user gives no right to alice's things.
     bobs = Principal(ALLOCATION, 2, "bob", False, PROCESS.allocation)
     assert refusal(bobs, Action.CHANGE, Target(kind, THING[kind], Owner(1, "alice", ("7.a",))))
 

@@ -1,4 +1,4 @@
-"""The limits on input: what passes, and what a refusal says."""
+"""The limits on input: accepted input, and the messages of refusals."""
 
 from __future__ import annotations
 

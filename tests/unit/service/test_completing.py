@@ -1,4 +1,4 @@
-"""What is remembered of submissions: equal to what is made anew, bounded, and nobody's to change."""
+"""The cache of completed submissions: equal to a new completion, bounded, and immutable."""
 
 from __future__ import annotations
 

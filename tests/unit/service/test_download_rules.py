@@ -137,7 +137,7 @@ def test_spans_of_every_range() -> None:
         ("bytes= 3 - 99", Range(3, 10)),
         ("bytes=-4", Range(6, 10)),
         ("bytes=-40", Range(0, 10)),
-        # What a server may ignore.
+        # Fields that a server may ignore.
         ("bytes=5-4", None),
         ("bytes=0-1,3-4", None),
         ("lines=0-1", None),

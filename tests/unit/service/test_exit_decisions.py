@@ -22,7 +22,7 @@ GONE = Exit(ExitKind.INFRASTRUCTURE, reason="agent b lost for 31 s")
 NO_ROOM = Exit(ExitKind.UNPLACED, reason="no nodes")
 BROKEN = Exit(ExitKind.EXITED, 3, None, "ValueError: no")
 
-# the ends of a gang's nodes in the order of their reports → what they come to
+# the ends of a gang's nodes in the order of their reports → the gang's end
 GANGS: dict[str, tuple[list[tuple[str, Exit]], Exit]] = {
     "all well": ([("b", CLEAN), ("a", CLEAN)], CLEAN),
     "the first failure": (

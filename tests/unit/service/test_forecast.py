@@ -1,4 +1,4 @@
-"""What has to end before a request starts: asked of the scheduler itself."""
+"""The allocations that must end before a request starts, according to the scheduler itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_several_that_are_needed() -> None:
 
 
 def test_behind_others_it_may_not_be_known() -> None:
-    # The one ahead takes the whole agent, however many end.
+    # The request ahead takes the whole agent, for any number of ends.
     seen = snapshot([Request("first", "p", 4), Request("r", "p", 4)], {"a": [2, 2]})
     assert ask(seen) == Forecast()
 

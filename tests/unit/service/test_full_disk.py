@@ -41,7 +41,7 @@ async def test_a_database_that_does_not_answer(
     said = await explained(away, tmp_path)
     assert said.startswith(f"the database does not answer: the disk at {tmp_path} is full (")
     assert "free some space there" in said
-    # Other refusals have nothing to do with it, and a folder that is gone is not known to be full.
+    # Other refusals do not mention the disk, and a missing folder does not count as full.
     other = NotFound("trial 3 does not exist")
     assert await errors.with_cause(other, asked(tmp_path)) is other
     assert await full_disk.hint(tmp_path / "gone") == ""

@@ -1,4 +1,4 @@
-"""Which checkpoints a policy keeps: against a definition that only counts who is better."""
+"""The checkpoints that a policy keeps, compared with a definition that only counts better ones."""
 
 from __future__ import annotations
 

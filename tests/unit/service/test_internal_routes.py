@@ -1,4 +1,4 @@
-"""The routes under ``/internal/v1`` are those of the wire."""
+"""The routes under ``/internal/v1`` equal the wire's addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places between neighbours, and what happens when there is no room."""
+"""Places between neighbours, and renumbering when no number is left between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines as NDJSON: each line is whole, with its own origin, whatever its neighbours are."""
+"""Log lines as NDJSON: each line is complete, with its own origin, independent of its neighbours."""
 
 from __future__ import annotations
 

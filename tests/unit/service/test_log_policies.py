@@ -1,4 +1,4 @@
-"""Patterns of log policies: what they match, and how long that may take."""
+"""Patterns of log policies: their matches and their time limit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_invalid_entries_are_reported_with_their_place() -> None:
 
 
 async def test_backtracking_does_not_happen() -> None:
-    # Where every alternative is tried in turn: 2 to the power of 20,000 of them.
+    # A backtracking engine would try every alternative: 2 to the power of 20,000.
     search = PatternSearch()
     try:
         assert await search.find(["(a+)+$", "b$"], ["a" * 20_000 + "b"]) == {"b$": 0}

@@ -1,4 +1,4 @@
-"""Guessing passwords is slowed down, by user and by address; who knows the password gets in."""
+"""Guessing passwords is slowed down, by user and by address; the right password is still admitted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_after_a_few_wrong_passwords_it_takes_time(throttle: LoginThrottle, cloc
         "too many wrong passwords of user 'alice' from 192.0.2.1: try again in 10 s"
     )
     assert refused.value.retry_after_s == 10
-    # Whoever asks all the time does not make it longer.
+    # Continued attempts do not make the wait longer.
     for _ in range(1000):
         with pytest.raises(TooManyRequests):
             fail(throttle, "alice", HERE)
@@ -105,7 +105,7 @@ def test_the_memory_is_bounded(throttle: LoginThrottle, clock: Clock) -> None:
     books = (throttle._pairs, throttle._addresses, throttle._names)
     assert all(90 < len(book) <= 100 for book in books)
     assert len(throttle._known) == 100
-    # What has come back is not kept either.
+    # An entry whose attempts are restored is removed, too.
     clock.now += 3600
     fail(throttle, "alice", HERE)
     assert [len(book) for book in books] == [1, 1, 1]

@@ -17,7 +17,7 @@ def test_only_the_password_matches() -> None:
     assert not passwords.matches("Secret123", kept)
     assert not passwords.matches("", kept)
     assert not passwords.matches(SENT, None)
-    assert passwords.store(SENT) != kept  # a salt of its own
+    assert passwords.store(SENT) != kept  # a separate salt
 
 
 def test_a_blank_password_is_one() -> None:

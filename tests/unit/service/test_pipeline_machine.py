@@ -89,7 +89,7 @@ def test_a_pipeline_waits_for_people_once_nothing_else_is_left() -> None:
 
 
 def test_every_pipeline_comes_to_an_end() -> None:
-    """Whatever becomes of the experiments, in whatever order."""
+    """For any results of the experiments, in any order."""
     for seed in range(200):
         draw = random.Random(seed)
         names = "abcdef"

@@ -37,7 +37,7 @@ def test_nested_names_are_paths() -> None:
 def test_kinds(values: list[Any], categories: list[str] | None, places: list[float | None]) -> None:
     found = axis(values) if not any(isinstance(v, dict) for v in values) else None
     if found is None:
-        # A value that is a mapping becomes names of its own.
+        # A mapping becomes several dotted names.
         found, other = axes({}, [{"x.k": 1}, {"x": 5}])[0]
         assert (found.name, other.name) == ("x", "x.k")
         assert found.places == [None, 5]

@@ -1,4 +1,4 @@
-"""Links that open one page without a login, and none else."""
+"""Links that open one page without a login, and no other page."""
 
 from __future__ import annotations
 

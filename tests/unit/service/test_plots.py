@@ -1,4 +1,4 @@
-"""The page of a search: what its figures hold, and what it says where there is nothing to draw."""
+"""The page of a search: the contents of its figures, and the texts for empty ones."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_users_text_is_never_markup() -> None:
     assert kinds == [tag for tag, _ in clean.tags if tag not in ("th", "td")]
     assert not [attrs for _, attrs in page.tags if "onerror" in attrs]
     assert "49" not in text.split("<h1>")[1].split("</h1>")[0]
-    # Plotly reads markup and templates in what it is given.
+    # Plotly interprets markup and templates in its input.
     curves = page.figures["curves"]["layout"]
     assert "<" not in curves["yaxis"]["title"]["text"]
     assert label("%{x}") != "%{x}"
@@ -187,7 +187,7 @@ def test_a_diverged_trial_does_not_hide_the_others() -> None:
     [
         ([1.0, 2.0, 3.0, 4.0, 1e9], 4),
         ([1.0, 2.0, 3.0, 4.0, 5.0], None),
-        # The best value is never left out, however far it is.
+        # The best value is never left out, even as an outlier.
         ([-1e9, 2.0, 3.0, 4.0, 5.0], None),
         ([1.0] * 9, None),
         ([1.0, 1e9], None),

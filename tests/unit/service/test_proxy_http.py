@@ -1,4 +1,4 @@
-"""The proxy's reading of HTTP: strict, whole or not at all, however the bytes are cut."""
+"""The proxy's HTTP parser: strict, and independent of how the bytes are split."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ LINES = [
     st.lists(st.sampled_from(LINES), max_size=4),
 )
 def test_taken_records_equal_another_readers(first: str, lines: list[str]) -> None:
-    """h11, whose reading is strict, takes all that this one takes, with the same framing."""
+    """h11, a strict parser, accepts everything that this parser accepts, with the same framing."""
     head = "\r\n".join([first, "Host: a", *lines]).encode("latin-1")
     try:
         found = http1.read_request(head)

@@ -77,14 +77,13 @@ def test_a_rule_about_one_thing_finds_it_in_the_path() -> None:
 
 
 def test_only_reading_is_declared_by_get() -> None:
-    """… besides what a training process asks for itself, and agents and flows, and what is read inside of a
+    """… except requests of a training process for itself, requests of agents and flows, and reads inside a
     task."""
     others = (Action.READ, Action.REPORT, Action.SERVE, Action.ENTER)
     rules = declared_rules()
     assert [a for a, r in rules.items() if a[0] == "GET" and r and r[0].action not in others] == []
-    # Nothing is changed by these, although they carry a body.
-    # What MLflow's server is asked to change it asks of this service's own routes, with the user's rights;
-    # what is asked of Prefect's is looked at by the route (test_prefect_visitors).
+    # These routes change nothing, although they have a body. MLflow's server sends changes to this service's
+    # routes, with the user's rights; the route checks requests to Prefect (test_prefect_visitors).
     passed_on = ("/mlflow/{path}", "/prefect/{path}")
     reads = {
         a
@@ -95,7 +94,7 @@ def test_only_reading_is_declared_by_get() -> None:
         ("POST", "/api/v1/preview-hp-search"),
         ("POST", "/searcher/preview"),
         ("POST", "/api/v1/experiments/{experiment_id}/file"),
-        # A way in is no right: each request at the task is decided by itself.
+        # A connection gives no right: each request to the task is decided separately.
         ("POST", "/api/v1/tasks/{task_id}/visits"),
     }
 
@@ -126,7 +125,7 @@ def test_rights_outside_the_table_cannot_be_declared() -> None:
 
 
 def test_every_route_checks_the_bounds_of_its_body(app: FastAPI) -> None:
-    """And none is analysed again when the first request comes, as included routers are."""
+    """And no route is analysed again at the first request, as included routers are."""
     ours = [route for route in app.router.routes if isinstance(route, APIRoute)]
     unchecked = [
         route.path

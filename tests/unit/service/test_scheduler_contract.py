@@ -41,7 +41,8 @@ class TestFirstInFirstOut(SchedulerContract):
 
     @given(snapshots())
     def test_the_rule(self, snapshot: Snapshot) -> None:
-        # Who waits for slots of what was asked to stop lets others pass; the rule does not spell that out.
+        # A request that waits for slots of stopping allocations lets others pass; the rule does not state
+        # this.
         snapshot = replace(snapshot, running=())
         found = self.scheduler.decide(snapshot)
         pool_of = {agent.id: agent.pool for agent in snapshot.agents}
@@ -153,7 +154,7 @@ def rule(snapshot: Snapshot) -> list[Placement]:
 
 
 def whole(request: Request, idle: list[Agent]) -> list[Agent]:
-    """The agents that a gang gets of those that are free as a whole: as few as possible."""
+    """The wholly free agents that a gang gets: as few as possible."""
     idle = sorted(idle, key=lambda one: (-len(one.slots), one.id))
     for first in idle:
         size = len(first.slots)

@@ -1,4 +1,4 @@
-"""Priority, fair share and turns, played through: what runs, what is stopped for whom, what comes back."""
+"""Priority, fair share and round robin, simulated: placements, preemptions and returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from determined_service.scheduling.wording import in_words
 
 
 class Play:
-    """A pool that goes on by decisions. What was stopped waits again as soon as it has ended."""
+    """A pool that goes on by decisions. A preempted allocation waits again as soon as it has ended."""
 
     def __init__(self, scheduler: Scheduler, *slots: int) -> None:
         self.scheduler = scheduler
@@ -63,7 +63,7 @@ class Play:
         self.end(*names)
 
     def go_on(self) -> None:
-        """Decides; requests that are asked to stop do so at once, and wait again."""
+        """Make a decision; preempted allocations stop at once, and wait again."""
         for _ in range(20):
             self.decision = self.scheduler.decide(self.now)
             self.now = after(self.now, self.decision)
@@ -186,7 +186,7 @@ def test_a_gang_gets_all_its_agents_or_none() -> None:
     assert parts == [("a0", (0, 1)), ("a1", (0, 1)), ("a2", (0, 1))]
     pool.ask("odd", 5)
     assert isinstance(pool.decision.waiting[0].reason, TooWide)
-    # One that may spread unevenly needs a part of its last agent only, and leaves the rest.
+    # A gang that may spread unevenly needs only a part of its last agent, and leaves the rest free.
     pool.end("gang")
     pool.cancel("odd")
     pool.ask("uneven", 6, spread=Spread.UNEVEN)
@@ -268,7 +268,7 @@ def test_slots_that_come_free_are_for_the_one_that_asked() -> None:
         ((10, 30), (1, 1), [2, 6]),
         ((10, 30), (3, 1), [4, 4]),
         ((10, 30, 20), (1, 1, 1), [2, 4, 2]),
-        # Never more than the demand; what one cannot use goes to the others.
+        # Never more than the demand; unused shares go to the others.
         ((1, 30), (8, 1), [1, 7]),
         ((3, 2), (1, 1), [3, 2]),
         # As long as there are slots for all, everybody gets one.

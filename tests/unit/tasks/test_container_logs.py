@@ -1,4 +1,4 @@
-"""A container's log: cut into frames, and shipped once whatever is interrupted."""
+"""A container's log: cut into frames, and shipped exactly once despite interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container may have: of its owner, of the cluster configuration, of the agent's settings."""
+"""The rights of a container: by its owner, the cluster configuration and the agent's settings."""
 
 from __future__ import annotations
 

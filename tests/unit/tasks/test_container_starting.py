@@ -18,7 +18,7 @@ BROKEN = (500, "failed to create shim task: the runtime did not answer")
 
 
 class Engine:
-    """Answers with these statuses and words, one after the other; then it does all that it is asked."""
+    """Answers with these statuses and texts, one after the other; then it obeys every request."""
 
     base_url = "http+docker://localhost"
     api_version = "1.44"
@@ -43,7 +43,7 @@ class Engine:
 
 
 class Leg:
-    """What it says, and how long it rests; ``stops_at``: the rest in which it is stopped."""
+    """Its messages and its pauses; ``stops_at``: the rest in which it is stopped."""
 
     def __init__(self, stops_at: int | None = None) -> None:
         self.said: list[str] = []

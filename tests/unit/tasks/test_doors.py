@@ -1,4 +1,4 @@
-"""A supervisor's door: who gets in, what runs there, when it ends."""
+"""A supervisor's door: who is admitted, which program runs, when it ends."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Visitor:
 
 @pytest.fixture
 def group() -> Iterator[LegGroup]:
-    """The leg's; without folders where none can be made."""
+    """The leg's control group; without folders if the agent cannot make any."""
     homes: list[Path] = []
     with contextlib.suppress(GroupsUnavailable):
         homes = leg_groups.homes(f"determined-test-{secrets.token_hex(4)}")
@@ -197,7 +197,7 @@ def test_a_process_tells_where_it_is_without_py_spy(tmp_path: Path) -> None:
     """Neither those beside the task nor other tasks' processes are shown."""
     script = (
         "import time\nfrom determined.common import stacks\nstacks.listen()\n"
-        # On one line: whoever reads the word asks before the next line is reached.
+        # On one line, because a reader of the word sends its request before the next line runs.
         "def deep():\n    print('here', flush=True); time.sleep(600)\ndeep()\n"
     )
     (tmp_path / "train.py").write_text(script)

@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 
 @pytest.fixture
 def server() -> Iterator[tuple[int, list[bytes]]]:
-    """The port of a server that answers in capitals what it gets until the end, and all that it got."""
+    """The port of a server that returns its input in capitals, and all input that it got."""
     listener, got = listening(), list[bytes]()
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""Whose memory ran out: the machine's is nobody's fault, a container's is the trial's."""
+"""Out of memory: on the machine it does not count as the trial's failure, in a container it does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         (OomKills(7, 2), "infrastructure", "killed: the machine is out of memory (137)"),
         (OomKills(7, None), "infrastructure", "killed: the machine is out of memory (137)"),
-        # The machine's counter counts those of its containers too.
+        # The machine's counter includes kills in its containers.
         (
             OomKills(7, 1),
             "exited",

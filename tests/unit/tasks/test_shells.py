@@ -1,4 +1,4 @@
-"""What a shell's task and `det` make for it: sshd's configuration, terminals, `~/.ssh/config`."""
+"""The files and processes of a shell's task and `det`: sshd's configuration, terminals, `~/.ssh/config`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_new_key_is_one_that_ssh_reads(tmp_path: Path) -> None:
     key, other = new_key("mine"), new_key("other")
     assert key.private != other.private
     assert shells.is_host_key(" ".join(key.public.split()[:2])) and key.public.endswith(" mine")
-    # What opens a terminal depends on the key alone, however its text ends.
+    # The proof that opens a terminal depends only on the key, not on the ends of its lines.
     secret = shells.terminal_secret(key.private)
     assert secret == shells.terminal_secret(key.private.rstrip()) != shells.terminal_secret("")
     if (keygen := shutil.which("ssh-keygen")) is not None:

@@ -54,7 +54,7 @@ def test_lines_of_several_ranks_are_mixed() -> None:
     mixed = [b"[rank=1] " + FAILING[0]]
     for first, second in zip(FAILING[1:], LATER, strict=False):
         mixed += [b"[rank=0] " + second, b"[rank=1] " + first]
-    # The first one, not its consequence in rank 0, nor what the launcher says of both.
+    # The first error, not its consequence in rank 0, nor the launcher's messages about both.
     assert why(*mixed, b"[rank=0] " + LATER[-1], *LAUNCHER) == RANK_1
 
 
@@ -74,7 +74,7 @@ def test_a_rank_that_left_with_a_line_is_the_reason_also_where_it_ended_last(wor
     ended = b"determined.launch: rank 0 ended with exit code 1, ending the others"
     for order in ([*left, *lost], [*lost, *left]):
         assert why(*order, ended) == "rank 1: last line of stderr: no data"
-    # Of two that said something nobody knows which one left.
+    # If two processes printed something, the cause of the end is unknown.
     assert (why(*lost, *left, *of_rank(2, [b"epoch 1"]), ended) or "").startswith("rank 0: Runtime")
 
 

@@ -1,4 +1,4 @@
-"""Messages between service, agents and flows: what they read, what they refuse, what they cost."""
+"""Messages between service, agents and flows: reading, refusals, cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPEC = {
     "session_token": "v2.token",
     "cluster_id": "c",
 }
-# What the release before this package sent and read.
+# The messages that the release before this package sent and read.
 NAMES: dict[type[Message], set[str]] = {
     agents.Registration: {"session", "resource_pool", "host", "version", "slot_type", "slots"}
     | {"allocations"},
@@ -60,7 +60,7 @@ NAMES: dict[type[Message], set[str]] = {
     search.TrialRun: {"flow_run_id"},
     deletions.DeletionWork: {"kind", "state", "experiment_id", "experiment_has_ended", "globs"}
     | {"places"},
-    deletions.Place: {"storage", "checkpoints", "unfinished_of", "discard"},
+    deletions.StorageDeletions: {"storage", "checkpoints", "unfinished_of", "discard"},
     deletions.Deleted: {"left"},
     deletions.DeletionEnd: {"error"},
     deletions.CheckpointNames: {"uuids"},

@@ -121,7 +121,7 @@ def unpack(archive: IO[bytes], directory: Path, suffix: str) -> Report:
                     raise ValueError(f"more than {returned.MOST_FILES} files")
                 content = tar.extractfile(member) if member.isreg() else None
                 if content is None:
-                    raise ValueError(f"{member.name!r} is no file")
+                    raise ValueError(f"{member.name!r} is not a file")
                 before = member.pax_headers.get(returned.BEFORE, "")
                 _place(
                     root, _parts(member.name), content.read(), member.mode, before, suffix, report
@@ -134,7 +134,7 @@ def unpack(archive: IO[bytes], directory: Path, suffix: str) -> Report:
 def _parts(name: str) -> list[str]:
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part or len(part) > PART_CHARS for part in parts):
-        raise ValueError(f"{name!r} is no name of a file inside the directory")
+        raise ValueError(f"{name!r} is not a file name inside the directory")
     return parts
 
 

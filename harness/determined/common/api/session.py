@@ -21,9 +21,9 @@ import orjson
 from determined.common.api import errors, no_answer
 from determined.common.api.transport import (
     AnyTransport,
+    HttpRequest,
     HttpTransport,
     NoAnswerError,
-    Request,
     Response,
     adapted,
 )
@@ -212,7 +212,7 @@ class Session:
         if json is not None:
             content = _encoded(json)
             headers["Content-Type"] = "application/json"
-        asked = Request(
+        asked = HttpRequest(
             method,
             _with_query(path, params),
             headers,
@@ -305,7 +305,7 @@ class Session:
         Raises what the status means; MasterNotFoundException for one of ``away``, and when the answer breaks
         off, also within the block.
         """
-        asked = Request(
+        asked = HttpRequest(
             "GET",
             _with_query(path, params),
             {**self._headers, **(headers or {})},

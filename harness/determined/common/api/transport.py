@@ -54,7 +54,7 @@ class NoAnswerError(Exception):
 
 
 @dataclass(slots=True)
-class Request:
+class HttpRequest:
     """One request. ``path`` is quoted where it must be; ``connect_s`` and ``read_s`` are seconds."""
 
     method: str
@@ -65,7 +65,7 @@ class Request:
     read_s: float | None
 
 
-class Body(Protocol):
+class BodyStream(Protocol):
     """The pieces of an answer's body, as they arrive; :meth:`close` ends it early."""
 
     def __iter__(self) -> Iterator[bytes]: ...
@@ -75,7 +75,7 @@ class Body(Protocol):
 class Response:
     """An answer. Iterating over its bytes, or closing it, frees its connection."""
 
-    def __init__(self, status_code: int, headers: Message, body: Body | None) -> None:
+    def __init__(self, status_code: int, headers: Message, body: BodyStream | None) -> None:
         self.status_code = status_code
         self.headers = headers
         self._body = body
@@ -112,7 +112,7 @@ class Response:
 class Transport(Protocol):
     """Takes requests to a service and returns its answers."""
 
-    def send(self, request: Request) -> Response:
+    def send(self, request: HttpRequest) -> Response:
         """Raises NoAnswerError."""
         ...
 
@@ -168,7 +168,7 @@ class HttpTransport:
         self._busy: set[_Connection] = set()
         self._closed = False
 
-    def send(self, request: Request) -> Response:
+    def send(self, request: HttpRequest) -> Response:
         if self._pid != os.getpid():
             self._start()
         if self._closed:
@@ -280,7 +280,7 @@ class _OfHttpx:
         self._inner = inner
         self._url = url
 
-    def send(self, request: Request) -> Response:
+    def send(self, request: HttpRequest) -> Response:
         import httpx
 
         address = f"{self._url}/{request.path.lstrip('/')}"

@@ -86,7 +86,7 @@ def _mapping(data: Any, path: str, known: set[str]) -> Mapping[str, Any]:
     unknown = sorted(str(key) for key in data.keys() - known)
     if unknown:
         raise RuleError(
-            f"{path}: unknown field {unknown[0][:80]!r}; there are {', '.join(sorted(known))}"
+            f"{path}: unknown field {unknown[0][:80]!r}; choose {', '.join(sorted(known))}"
         )
     return data
 

@@ -65,7 +65,7 @@ class Comparison:
 
 def _name(name: Any) -> str:
     if not isinstance(name, str) or len(name) > NAME_CHARS or not name.isprintable():
-        raise ScoresError(f"{str(name)[:40]!r} is no name of a metric")
+        raise ScoresError(f"{str(name)[:40]!r} is not a metric name")
     return name
 
 

@@ -16,7 +16,7 @@ FAILED = "FAILED"
 
 @checked
 @dataclass(frozen=True, slots=True)
-class Place(Message):
+class StorageDeletions(Message):
     """The things to delete from one storage.
 
     ``unfinished_of``: prefixes of the names of owners; their checkpoints that were never finished or
@@ -40,7 +40,7 @@ class DeletionWork(Message):
     experiment_id: int | None = None
     experiment_has_ended: bool = False
     globs: list[str] | None = None
-    places: list[Place] = field(default_factory=list)
+    places: list[StorageDeletions] = field(default_factory=list)
     task_id: str | None = None
 
 

@@ -31,7 +31,7 @@ SSHD_FOLDERS = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin:/usr/bin"
 """Where they are looked for besides the PATH."""
 
 ACCOUNT_CHARS = 255
-# What could be an option of ssh, or a line of its configuration, is no name of an account.
+# An account name must not look like an option of ssh or a line of its configuration.
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]*\$?")
 _HOST_KEY = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-[a-z0-9-]+) [A-Za-z0-9+/]{40,2000}={0,2}")
 FRAME_BYTES = 64 << 10

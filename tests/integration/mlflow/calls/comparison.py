@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _asked(server: TrackingServer, folder: Path) -> dict[str, Any]:
-    """What the server answers to every call, in a process of its own: MLflow's client has global state."""
+    """The server's answers to every call, from a separate process: MLflow's client has global state."""
     folder.mkdir()
     command = [sys.executable, "-m", "tests.integration.mlflow.calls", str(folder)]
     with (folder / "log").open("w") as log:
@@ -68,7 +68,7 @@ def table(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     differ = differences(ours, theirs)
     refused = sum(isinstance(one, dict) and "refused" in one for one in ours.values())
     lines = [f"{len(ours)} calls, {len(ours) - len(differ)} agree; {refused} are refused here.", ""]
-    lines += ["| calls that answer otherwise | why |", "|---|---|"]
+    lines += ["| calls with different answers | why |", "|---|---|"]
     groups: dict[str, list[str]] = {}
     for call in differ:
         groups.setdefault(group_of(call), []).append(call)

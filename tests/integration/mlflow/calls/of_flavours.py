@@ -15,7 +15,7 @@ Y = np.array([0, 0, 1, 1])
 
 
 def _said(s: Side, run_id: str) -> Any:
-    """What the server has of the run: names and numbers of everything."""
+    """The server's record of the run: names and numbers of everything."""
     run = s.client.get_run(run_id)
     metrics = {
         key: len(s.client.get_metric_history(run_id, key)) for key in sorted(run.data.metrics)
@@ -88,7 +88,7 @@ def _lightning(s: Side) -> Any:
 
 
 def _searching(s: Side) -> Any:
-    """A parent with children, the best of which is found again."""
+    """A parent with children; a search finds the best child."""
     with mlflow.start_run(run_name="parent") as parent:
         for place in range(3):
             with mlflow.start_run(run_name=f"child-{place}", nested=True):

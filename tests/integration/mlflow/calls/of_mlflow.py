@@ -1,5 +1,5 @@
-"""Each function of ``mlflow`` once. Those that ask no server are called, too, but for a few that would read
-the keyboard or have nothing to read."""
+"""Each function of ``mlflow`` once. Functions that ask no server are called, too, except a few that would
+read the keyboard or have no input."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How a tracking server behaves beyond one good call of each method: what it refuses, and with which code;
-filters, orders and pages; the life of a run."""
+"""The behaviour of a tracking server beyond one good call of each method: refusals and their codes; filters,
+orders and pages; the life of a run."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _experiments(s: Side) -> Any:
 
 
 def _latest(s: Side) -> Any:
-    """Which of several points is the latest: not the one that came last."""
+    """The latest of several points, which is not the last to arrive."""
     run = s.new_run("latest")
     for step, moment, value in ((5, 10, 1.0), (2, 20, 2.0), (7, 5, 3.0), (6, 30, 4.0)):
         s.client.log_metric(run, "m", value, THEN + moment, step)

@@ -1,5 +1,5 @@
-"""What MLflow's own suites look at and the other calls leave out: long values, histories, orders of what is
-not a number, data sets, filters of the registry, GraphQL."""
+"""Cases of MLflow's test suites that the other calls leave out: long values, histories, orders of values that
+are not numbers, data sets, filters of the registry, GraphQL."""
 
 from __future__ import annotations
 
@@ -415,7 +415,8 @@ def _experiments(s: Side) -> Any:
 
 
 def _of_registry(s: Side) -> tuple[str, str]:
-    """Six models, of which two have three versions each, once: the prefix of their names, and the run."""
+    """Make six models once, two of them with three versions each; returns the prefix of their names, and the
+    run."""
     prefix = "suite_RM"
     if "registry" not in s.kept:
         for name in ("1", "2", "3", "4", "4A", "4ab"):
@@ -637,7 +638,7 @@ _ASKED: dict[str, Call] = {
 
 
 def _on_lines(call: Call) -> Call:
-    """The same answer, each part of it as one text: a line in the file of answers."""
+    """The same answer, with each part as one text: a line in the file of answers."""
     return lambda s: [json.dumps(plain(one), sort_keys=True) for one in call(s)]
 
 

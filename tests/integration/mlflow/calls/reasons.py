@@ -1,12 +1,12 @@
-"""The reasons why an answer of ours differs from that of MLflow's own store."""
+"""The reasons why an answer of the service differs from the answer of MLflow's store."""
 
 from __future__ import annotations
 
 import re
 
 _NOT_KEPT = (
-    "are not kept here: nothing is found by its name (404), lists are empty, and making one is refused (403) "
-    "with the advice to use a tracking server of MLflow's own"
+    "are not kept here: a look-up by name gets 404, lists are empty, and creating one is refused (403) with "
+    "the advice to use a separate tracking server of MLflow"
 )
 _GROUPS = (
     ("prompts", re.compile("prompt")),
@@ -18,35 +18,34 @@ _GROUPS = (
 )
 REASONS = {
     "prompts": f"Prompts {_NOT_KEPT}.",
-    "traces": f"Traces, and what is said of them, {_NOT_KEPT.replace('403', '400')}, or to turn tracing "
-    "off.",
-    "data sets": f"Data sets of evaluations {_NOT_KEPT}. What a run used is kept (`log_input`).",
-    "webhooks": f"Webhooks of MLflow's {_NOT_KEPT}.",
-    "workspaces": "MLflow's workspaces are closed (403); its own server answers 503 unless it was started "
+    "traces": f"Traces and their annotations {_NOT_KEPT.replace('403', '400')}, or to turn tracing off.",
+    "data sets": f"Data sets of evaluations {_NOT_KEPT}. The inputs of a run are kept (`log_input`).",
+    "webhooks": f"MLflow's webhooks {_NOT_KEPT}.",
+    "workspaces": "MLflow's workspaces are closed (403); MLflow's server answers 503 unless it was started "
     "with them.",
     "MCP servers": f"MCP servers {_NOT_KEPT}.",
-    "times": "A run begins and ends when the service hears of it: `start_time` and `end_time` of the "
-    "client's are not believed, as what the cluster says of its trials must be true.",
-    "outputs": "A checkpoint is an output of its run from its making on; MLflow's own store lists a model "
-    "once `log_outputs` has named it, which `log_model` does.",
+    "times": "The service sets `start_time` and `end_time` when it gets the requests, and ignores the "
+    "client's, because the cluster's times of its trials must be true.",
+    "outputs": "A checkpoint is an output of its run from its creation; MLflow's store lists a model only "
+    "after `log_outputs`, which `log_model` calls.",
     "checkpoints": "A run's artifacts have a folder `checkpoints` with the files of its checkpoints.",
-    "stages": "Versions have no stages (403): `set_registered_model_alias` is what MLflow itself advises "
-    "since 2.9. So `latest_versions` has one version, not one of each stage.",
-    "copies": "A copy of a version is a version of the same checkpoint, so its model's tag names it, too; "
-    "a model has no tag of prompts.",
-    "other runs": "A checkpoint is the output of the run that made it: `log_outputs` of another's is "
-    "refused (403).",
-    "values": "A metric's value that is no number, and a tag's name with a line break, are refused (400); "
-    "MLflow's own server takes both.",
+    "stages": "Versions have no stages (403): MLflow itself advises `set_registered_model_alias` since 2.9. "
+    "So `latest_versions` has one version, not one of each stage.",
+    "copies": "A copy of a version is a version of the same checkpoint, so its model's tag names it, too; a "
+    "model has no tag of prompts.",
+    "other runs": "A checkpoint is the output of the run that made it: `log_outputs` of another run's "
+    "checkpoint is refused (403).",
+    "values": "A metric's value that is not a number, and a tag's name with a line break, are refused (400);"
+    " MLflow's server accepts both.",
     "aliases": "An alias that is a number is refused (400): it would look like a version.",
-    "infinities": "Infinities stay infinite; MLflow's own store makes the largest number of them.",
-    "ends": "A run that ends has an `end_time` even if its client says none, and SCHEDULED is RUNNING: a "
-    "script that logs is no waiting trial.",
-    "orders": "An order that is there twice is refused (400); MLflow's own store answers 500.",
-    "default": "The experiment of scripts that name none is each user's own, `Default of <user>`, and is "
-    "made by the first run.",
+    "infinities": "Infinities stay infinite; MLflow's store replaces them with the largest number.",
+    "ends": "A run that ends has an `end_time` even if its client sends none, and SCHEDULED is RUNNING: a "
+    "script that logs is not waiting.",
+    "orders": "An order that occurs twice is refused (400); MLflow's store answers 500.",
+    "default": "Scripts that name no experiment use `Default of <user>`, one for each user, which the first "
+    "run creates.",
 }
-"""By group. Each is right: a difference without a reason here is a fault, which the suite reports."""
+"""The accepted reasons by group. The suite reports a difference without a reason as a fault."""
 _OF_CALL = {
     "MlflowClient.create_run": "times",
     "MlflowClient.set_terminated": "times",
@@ -71,7 +70,8 @@ _OF_CALL = {
 
 
 def group_of(call: str) -> str:
-    """The key of the reason for which the call may answer otherwise; empty: there is none."""
+    """Return the key of the reason for a different answer to the call, or an empty string without a
+    reason."""
     if call in _OF_CALL:
         return _OF_CALL[call]
     name = call.partition(".")[2]

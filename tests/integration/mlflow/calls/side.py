@@ -1,4 +1,4 @@
-"""One tracking server that is asked, and its answers without what differs from one server to the next."""
+"""A tracking server and its answers, without the parts that differ between servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _IDS = frozenset(
 )
 _ADDRESSES = frozenset({"artifact_uri", "artifact_location", "source", "model_uri"})
 _USERS = frozenset({"user_id", "mlflow.user", "created_by", "last_updated_by", "user"})
-# What a server says of the machine and the moment, and not of what it was asked.
+# Parts of an answer that depend on the machine and the time, not on the request.
 _UNSAID = frozenset({"mlflow.source.name", "mlflow.source.git.commit", "mlflow.log-model.history"})
 _DAY_MS = 24 * 3600 * 1000
 
@@ -111,7 +111,7 @@ def answer(call: Call, side: Side) -> Any:
         return json.loads(json.dumps(plain(call(side))))
     except MlflowException as refusal:
         return {"refused": refusal.error_code, "message": _first_line(refusal.message)}
-    except Exception as error:  # Whatever it is, it is the answer.
+    except Exception as error:  # Any exception counts as the answer.
         return {"refused": type(error).__name__, "message": _first_line(str(error))}
 
 
@@ -121,8 +121,8 @@ def _first_line(text: str) -> str:
 
 
 def plain(value: Any, field: str = "") -> Any:
-    """The answer as JSON holds it. Ids, addresses, users and the present time become placeholders: they are
-    each server's own."""
+    """The answer as JSON holds it. Ids, addresses, users and the present time become placeholders, because
+    they differ between servers."""
     if field in _UNSAID:
         return "<own>"
     if field in _IDS and value is not None and not isinstance(value, list | dict):
