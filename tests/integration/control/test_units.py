@@ -12,7 +12,7 @@ from tests.integration.control.test_explanation import explain
 from tests.integration.control.test_gang_nodes import until_placed
 from tests.integration.control.test_launched import refusal as refused_command
 from tests.integration.control.test_placement import refusal
-from tests.integration.control.test_preemption import single
+from tests.integration.control.test_preemption import SINGLE, single
 from tests.integration.control.test_queue import configure
 from tests.integration.control.world import Trial, World, ok
 
@@ -152,3 +152,17 @@ async def test_a_gang_on_one_agent_is_stopped_as_one(world: World) -> None:
     world.running.clear()
     found = await launched(world)
     assert [one["experiment_id"] for one in found] == [urgent.experiment_id]
+
+
+async def test_an_order_says_the_priority_of_its_task_or_its_pool(world: World) -> None:
+    given = {
+        "resource_manager": {"type": "kubernetes"},
+        "resource_pools": [{"pool_name": "default"}],
+    }
+    config = ClusterConfig.model_validate(given)
+    await configuration.put(world.app.state.db, config, world.app.state.settings)
+    world.app.state.settings.put_in_force(config)
+    await world.register(agent_id="k", machines={"n1": 2})
+    await world.started(single(7))
+    await world.started(SINGLE)
+    assert {spec["priority"] for spec in await launched(world)} == {7, 50}

@@ -234,6 +234,8 @@ class SlotKind(TaskKind):
             replace(port, gate_key=gate.key(secret, row.id, port.name).hex())
             for port in order.get("ports", ())
         ]
+        resources = (order.get("config") or {}).get("resources") or {}
+        pool = settings.cluster.scheduler_of(row.resource_pool)
         return LegSpec(
             allocation_id=row.id,
             leg_id=leg_id_of(row.id, row.node, row.nodes),
@@ -245,6 +247,7 @@ class SlotKind(TaskKind):
             node=row.node,
             nodes=row.nodes,
             machine=row.machine,
+            priority=resources.get("priority") or pool.default_priority,
             resource_pool=row.resource_pool,
             session_token=row.token,
             cluster_id=str(settings.cluster_id),
