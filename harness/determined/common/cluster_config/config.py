@@ -194,14 +194,18 @@ class ClusterConfig(Section):
         """The pool of that name; None if there is none."""
         return next((pool for pool in self.resource_pools if pool.pool_name == name), None)
 
-    def scheduler_of(self, pool: str) -> SchedulerConfig:
+    def scheduler_of(self, pool: str, *, kubernetes: bool = False) -> SchedulerConfig:
         """The scheduler of a pool: its own block, else the resource manager's, else the default one.
 
         Of a pool that the configuration does not have (one that was just removed): as if it had no block.
+        ``kubernetes``: the pool has Kubernetes agents.
         """
         found = self.pool(pool)
         own = found.scheduler if found is not None else None
-        return own or self.resource_manager.scheduler or SchedulerConfig()
+        scheduler = own or self.resource_manager.scheduler or SchedulerConfig()
+        if kubernetes or self.resource_manager.type == "kubernetes":
+            return scheduler.on_kubernetes()
+        return scheduler
 
     def fallback_route(self, pool: str) -> list[str]:
         """The pools that are tried after ``pool``, in order: each pool of its fallback, followed by that

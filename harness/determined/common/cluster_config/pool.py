@@ -14,7 +14,10 @@ from determined.expconf.resources import FallbackField
 DEFAULT_POOL = "default"
 AUX_CONTAINERS = 100
 
-_OTHER_MANAGERS = "Kubernetes, Slurm and PBS are not supported: leave type out, or write 'agent'"
+_OTHER_MANAGERS = (
+    "Slurm and PBS are not supported: leave type out, or write 'agent' or 'kubernetes'"
+)
+_MANAGERS = ("agent", "kubernetes")
 
 
 class PoolConfig(Section):
@@ -59,9 +62,9 @@ class PoolConfig(Section):
 class ResourceManager(Section):
     """The ``resource_manager`` section."""
 
-    type: Annotated[Literal["agent"], refused(_OTHER_MANAGERS, lambda value: value == "agent")] = (
-        Field("agent", description="kind of the cluster's agents")
-    )
+    type: Annotated[
+        Literal["agent", "kubernetes"], refused(_OTHER_MANAGERS, lambda value: value in _MANAGERS)
+    ] = Field("agent", description="kind of the cluster's agents; a pool may have others")
     scheduler: SchedulerConfig | None = Field(
         None, description="of every pool that has none of its own"
     )
