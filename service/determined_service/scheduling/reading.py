@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.expconf.heeding import KUBERNETES
 from determined_service.base.spread import Spread
-from determined_service.base.units import Unit, units_of
 from determined_service.lifecycle.exits import NO_WORDS
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.kept import KeptAllocations, Live, Owner, Row
@@ -32,18 +31,25 @@ from determined_service.scheduling.snapshot import (
 from determined_service.state import presence, states
 
 MOST_CONSTRAINTS = 1000
+LEAST_PRIORITY = 99
+"""Priorities are 1 to 99."""
 
 _AGENTS = sa.text(
     f"""
-    SELECT json_build_array(extract(epoch FROM statement_timestamp())::float8, coalesce(json_agg(
-        json_build_array(g.id, g.resource_pool, g.labels, s.ids, s.closed, s.machines,
-            p.worker_type = '{KUBERNETES}') ORDER BY g.id), '[]'))::text
-    FROM agents g JOIN pools p ON p.name = g.resource_pool
+    SELECT json_build_array(extract(epoch FROM statement_timestamp())::float8,
+        (SELECT coalesce(json_agg(name), '[]') FROM pools WHERE worker_type = '{KUBERNETES}'),
+        coalesce(json_agg(json_build_array(g.id, g.resource_pool, g.labels, s.ids, s.closed, s.machines)
+            ORDER BY g.id), '[]'))::text
+    FROM agents g
     LEFT JOIN (
-        SELECT agent_id, array_agg(slot_id ORDER BY slot_id) FILTER (WHERE enabled AND NOT draining) AS ids,
-               array_agg(slot_id) FILTER (WHERE NOT enabled OR draining) AS closed,
-               json_object_agg(slot_id, machine) FILTER (WHERE machine IS NOT NULL) AS machines
-        FROM slots GROUP BY agent_id
+        SELECT o.agent_id, array_agg(o.slot_id ORDER BY o.slot_id)
+                   FILTER (WHERE o.enabled AND NOT o.draining AND m.machine IS NULL) AS ids,
+               array_agg(o.slot_id)
+                   FILTER (WHERE NOT o.enabled OR o.draining OR m.machine IS NOT NULL) AS closed,
+               json_object_agg(o.slot_id, o.machine) FILTER (WHERE o.machine IS NOT NULL) AS machines
+        FROM slots o
+        LEFT JOIN disabled_machines m ON m.agent_id = o.agent_id AND m.machine = o.machine
+        GROUP BY o.agent_id
     ) s ON s.agent_id = g.id
     WHERE g.enabled AND NOT g.draining AND {presence.takes_work()}
     """
@@ -54,11 +60,21 @@ _Item = Request | Resting | Running
 """An allocation, as a scheduler sees it."""
 
 
+_Opened = tuple[str, tuple[int, ...], str, Mapping[str, str]]
+"""A unit of an agent, its slots that may be given out, its pool and its agent's labels."""
+
+
 class _Pool(NamedTuple):
     """What the cluster's configuration says of a pool."""
 
     priority: int
     spread: Spread
+    is_higher_first: bool
+
+    def rank(self, priority: int | None) -> int:
+        """The priority as a scheduler sees it: a lower number is more important. None: the pool's default."""
+        given = self.priority if priority is None else priority
+        return LEAST_PRIORITY + 1 - given if self.is_higher_first else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +113,13 @@ class SnapshotReader:
         if live is None:
             live = await self.live(conn)
         agents = await conn.execute(_AGENTS, {"timeout": self.agent_timeout_s})
-        return self._snapshot(live, *orjson.loads(agents.scalar_one()))
+        moment, kubernetes, rows = orjson.loads(agents.scalar_one())
+        self.schedulers.kubernetes = frozenset(kubernetes)
+        return self._snapshot(live, moment, rows)
 
     def _snapshot(self, live: Live, moment: float, agents: list[Any]) -> Snapshot:
         seen = self._make(live)
-        layout = Layout()
-        opened = [
-            (unit, pool, labels)
-            for agent_id, pool, labels, *slots in agents
-            for unit in self._units(layout, agent_id, pool, *slots)
-        ]
+        layout, opened = self._laid_out(agents)
         waiting = [one for one in seen.values() if type(one) is Request]
         running = layout.running(one for one in seen.values() if type(one) is Running)
         resting: tuple[Resting, ...] = ()
@@ -138,10 +151,10 @@ class SnapshotReader:
             requests,
             tuple(
                 Agent(
-                    unit.name, pool, unit.slots, frozenset(used[unit.name]) if unit.name in used else nobody,
-                    tasks[unit.name], limits[pool], labels,
+                    name, pool, slots, frozenset(used[name]) if name in used else nobody, tasks[name],
+                    limits[pool], labels,
                 )
-                for unit, pool, labels in opened
+                for name, slots, pool, labels in opened
             ),
             used_by_group,
             running,
@@ -149,25 +162,20 @@ class SnapshotReader:
             moment if resting else 0.0,
         )  # fmt: skip
 
-    def _units(
-        self,
-        layout: Layout,
-        agent_id: str,
-        pool: str,
-        opened: list[int] | None,
-        closed: list[int] | None,
-        machines: dict[str, str] | None,
-        has_pods: bool,
-    ) -> list[Unit]:
-        """The units of an agent, with their slots that may be given out. ``layout`` learns of them."""
-        most = self.schedulers.cluster.max_slots_per_pod(pool) if has_pods else None
-        if machines is None and most is None:
-            return [Unit(agent_id, tuple(opened or ()))]
-        ids = sorted([*(opened or ()), *(closed or ())])
-        units = units_of(agent_id, ((one, (machines or {}).get(str(one))) for one in ids), most)
-        layout.add(agent_id, units)
-        usable = frozenset(opened or ())
-        return [Unit(one.name, tuple(filter(usable.__contains__, one.slots))) for one in units]
+    def _laid_out(self, agents: list[Any]) -> tuple[Layout, list[_Opened]]:
+        """The agents by their units."""
+        layout = Layout()
+        opened: list[_Opened] = []
+        for agent_id, pool, labels, ids, closed, machines in agents:
+            usable = tuple(ids or ())
+            has_pods = pool in self.schedulers.kubernetes
+            if machines is None and not has_pods:
+                opened.append((agent_id, usable, pool, labels))
+                continue
+            most = self.schedulers.cluster.max_slots_per_pod(pool) if has_pods else None
+            for name, slots in layout.add(agent_id, usable, closed or (), machines or {}, most):
+                opened.append((name, slots, pool, labels))
+        return layout, opened
 
     def _make(self, live: Live) -> Mapping[str, _Item | None]:
         """What a scheduler sees of each allocation: of one that is as it was, the same object as before."""
@@ -204,7 +212,7 @@ class SnapshotReader:
         owner = None if row.experiment_id is None else live.owners.get(row.experiment_id)
         owner = owner or Owner(row.since, None, 1.0, None, True, None)
         pool = pools[row.pool]
-        priority = pool.priority if row.priority is None else row.priority
+        priority = pool.rank(row.priority)
         position = owner.position
         if (runner := runners.get(row.task_id)) is not None:
             priority, position = min(priority, runner[0]), min(position, runner[1])
@@ -237,7 +245,8 @@ class SnapshotReader:
 
     def _pool(self, pool: str) -> _Pool:
         config = self.schedulers.config(pool)
-        return _Pool(config.default_priority, Spread.of(False, config.allow_heterogeneous_fits))
+        spread = Spread.of(False, config.allow_heterogeneous_fits)
+        return _Pool(config.default_priority, spread, self.schedulers.is_higher_first(pool))
 
     def _runners(self, live: Live) -> dict[str, tuple[int, float]]:
         """The tasks that run custom searches: a search waits for its runner, which therefore has the
@@ -250,9 +259,7 @@ class SnapshotReader:
             owner = None if row.experiment_id is None else runner_of.get(row.experiment_id)
             if owner is None or owner.runner is None:
                 continue
-            priority = row.priority
-            if priority is None:
-                priority = self.schedulers.default_priority(row.pool)
+            priority = self._pool(row.pool).rank(row.priority)
             place = math.nextafter(owner.position, -math.inf)
             known = found.get(owner.runner, (priority, place))
             found[owner.runner] = (min(known[0], priority), min(known[1], place))
