@@ -106,6 +106,11 @@ def list_jobs(
         echo(yaml_.safe_dump({"jobs": jobs}, sort_keys=False), end="")
     else:
         render.show(JOBS, jobs, chosen(json, csv), document={"jobs": jobs}, what="jobs")
+        higher = sorted({job["resourcePool"] for job in jobs if job.get("higherPriorityFirst")})
+        if higher and not (json or csv):
+            talk(
+                f"on Kubernetes a higher priority is more important: resource pool {', '.join(higher)}"
+            )
 
 
 @app.command("update|u")
@@ -115,7 +120,12 @@ def update(
     priority: Annotated[
         int | None,
         typer.Option(
-            "-p", "--priority", min=1, max=99, help="a lower number is more important", metavar="N"
+            "-p",
+            "--priority",
+            min=1,
+            max=99,
+            help="a lower number is more important; on Kubernetes a higher one",
+            metavar="N",
         ),
     ] = None,
     weight: Annotated[

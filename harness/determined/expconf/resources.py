@@ -98,7 +98,8 @@ class Resources(Section):
         1.0, description="share of the slots, in pools that serve by fair shares"
     )
     priority: Annotated[int, Field(ge=1, le=99), WHOLE] | None = Field(
-        None, description="a lower number is more important; default: the resource pool's"
+        None,
+        description="a lower number is more important, on Kubernetes a higher one; default: the pool's",
     )
     resource_pool: str = Field("", description="resource pool; empty for the default one")
     fallback: FallbackField | None = Field(

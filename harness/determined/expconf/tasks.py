@@ -63,7 +63,8 @@ class TaskResources(Section):
         1.0, description="no effect: a task has all of its slots or waits for them"
     )
     priority: Annotated[int, Field(ge=1, le=99), WHOLE] | None = Field(
-        None, description="a lower number is more important; default: the resource pool's"
+        None,
+        description="a lower number is more important, on Kubernetes a higher one; default: the pool's",
     )
     resource_pool: str = Field("", description="resource pool; empty for the default one")
     shm_size: Size | None = Field(

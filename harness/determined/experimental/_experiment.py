@@ -213,7 +213,10 @@ class Experiment:
         )
 
     def set_priority(self, priority: int) -> list[str]:
-        """Sets the priority, 1 to 99; a lower number is more important. Returns the service's remarks."""
+        """Sets the priority, 1 to 99; a lower number is more important, on Kubernetes a higher one.
+
+        Returns the service's remarks.
+        """
         return self._set_resource(priority=priority)
 
     def set_weight(self, weight: float) -> list[str]:

@@ -127,7 +127,8 @@ class Task:
         self._session.post(f"{self._task_path}/unpause", json={})
 
     def set_priority(self, priority: int) -> list[str]:
-        """Sets the priority of a task with a kind, 1 to 99; a lower number is more important.
+        """Sets the priority of a task with a kind, 1 to 99; a lower number is more important, on
+        Kubernetes a higher one.
 
         Returns the service's remarks.
         """

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from determined.common.cluster_config import ClusterConfig, PoolConfig
+from determined.expconf.heeding import KUBERNETES
 from determined_registry.database.tables import agents, allocations, pools
 from determined_service.access.dependencies import ClusterReader
 from determined_service.public.agents import read_agents
@@ -30,7 +31,7 @@ def pool_json(
     """A pool with its live agents ``members``, and the number of allocations without slots on them."""
     every = [slot for agent in members for slot in agent["slots"].values()]
     types = {slot["device"]["type"] for slot in every}
-    scheduler = cluster.scheduler_of(pool.pool_name)
+    scheduler = cluster.scheduler_of(pool.pool_name, kubernetes=worker_type == KUBERNETES)
     details: dict[str, Any] = {}
     if scheduler.type == "priority":
         details["priorityScheduler"] = {

@@ -170,6 +170,7 @@ def _json(job: Job, row: sa.Row[Any], schedulers: PoolSchedulers) -> dict[str, A
         "workspaceId": 1,
         "isPreemptible": not is_task,
         "priority": row.priority or schedulers.default_priority(job.pool),
+        "higherPriorityFirst": schedulers.is_higher_first(job.pool),
         "weight": row.weight,
         "progress": row.progress,
         "requestedSlots": job.held + job.wanted,

@@ -41,6 +41,8 @@ class PoolSchedulers(Scheduler):
 
     def __init__(self, cluster: Callable[[], ClusterConfig] = ClusterConfig) -> None:
         self._cluster = cluster
+        # Pools with Kubernetes agents, as of the last snapshot.
+        self.kubernetes: frozenset[str] = frozenset()
 
     @property
     def cluster(self) -> ClusterConfig:
@@ -49,7 +51,11 @@ class PoolSchedulers(Scheduler):
 
     def config(self, pool: str) -> SchedulerConfig:
         """The ``scheduler`` section that holds for the pool."""
-        return self._cluster().scheduler_of(pool)
+        return self._cluster().scheduler_of(pool, kubernetes=pool in self.kubernetes)
+
+    def is_higher_first(self, pool: str) -> bool:
+        """Whether a higher priority is more important, as on Kubernetes; else a lower one is."""
+        return pool in self.kubernetes or self._cluster().manager_of(pool).type == "kubernetes"
 
     def default_priority(self, pool: str) -> int:
         """The priority of what sets none."""

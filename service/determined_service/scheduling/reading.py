@@ -31,13 +31,16 @@ from determined_service.scheduling.snapshot import (
 from determined_service.state import presence, states
 
 MOST_CONSTRAINTS = 1000
+LEAST_PRIORITY = 99
+"""Priorities are 1 to 99."""
 
 _AGENTS = sa.text(
     f"""
-    SELECT json_build_array(extract(epoch FROM statement_timestamp())::float8, coalesce(json_agg(
-        json_build_array(g.id, g.resource_pool, g.labels, s.ids, s.closed, s.machines,
-            p.worker_type = '{KUBERNETES}') ORDER BY g.id), '[]'))::text
-    FROM agents g JOIN pools p ON p.name = g.resource_pool
+    SELECT json_build_array(extract(epoch FROM statement_timestamp())::float8,
+        (SELECT coalesce(json_agg(name), '[]') FROM pools WHERE worker_type = '{KUBERNETES}'),
+        coalesce(json_agg(json_build_array(g.id, g.resource_pool, g.labels, s.ids, s.closed, s.machines)
+            ORDER BY g.id), '[]'))::text
+    FROM agents g
     LEFT JOIN (
         SELECT o.agent_id, array_agg(o.slot_id ORDER BY o.slot_id)
                    FILTER (WHERE o.enabled AND NOT o.draining AND m.machine IS NULL) AS ids,
@@ -66,6 +69,12 @@ class _Pool(NamedTuple):
 
     priority: int
     spread: Spread
+    is_higher_first: bool
+
+    def rank(self, priority: int | None) -> int:
+        """The priority as a scheduler sees it: a lower number is more important. None: the pool's default."""
+        given = self.priority if priority is None else priority
+        return LEAST_PRIORITY + 1 - given if self.is_higher_first else given
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,9 @@ class SnapshotReader:
         if live is None:
             live = await self.live(conn)
         agents = await conn.execute(_AGENTS, {"timeout": self.agent_timeout_s})
-        return self._snapshot(live, *orjson.loads(agents.scalar_one()))
+        moment, kubernetes, rows = orjson.loads(agents.scalar_one())
+        self.schedulers.kubernetes = frozenset(kubernetes)
+        return self._snapshot(live, moment, rows)
 
     def _snapshot(self, live: Live, moment: float, agents: list[Any]) -> Snapshot:
         seen = self._make(live)
@@ -155,8 +166,9 @@ class SnapshotReader:
         """The agents by their units."""
         layout = Layout()
         opened: list[_Opened] = []
-        for agent_id, pool, labels, ids, closed, machines, has_pods in agents:
+        for agent_id, pool, labels, ids, closed, machines in agents:
             usable = tuple(ids or ())
+            has_pods = pool in self.schedulers.kubernetes
             if machines is None and not has_pods:
                 opened.append((agent_id, usable, pool, labels))
                 continue
@@ -200,7 +212,7 @@ class SnapshotReader:
         owner = None if row.experiment_id is None else live.owners.get(row.experiment_id)
         owner = owner or Owner(row.since, None, 1.0, None, True, None)
         pool = pools[row.pool]
-        priority = pool.priority if row.priority is None else row.priority
+        priority = pool.rank(row.priority)
         position = owner.position
         if (runner := runners.get(row.task_id)) is not None:
             priority, position = min(priority, runner[0]), min(position, runner[1])
@@ -233,7 +245,8 @@ class SnapshotReader:
 
     def _pool(self, pool: str) -> _Pool:
         config = self.schedulers.config(pool)
-        return _Pool(config.default_priority, Spread.of(False, config.allow_heterogeneous_fits))
+        spread = Spread.of(False, config.allow_heterogeneous_fits)
+        return _Pool(config.default_priority, spread, self.schedulers.is_higher_first(pool))
 
     def _runners(self, live: Live) -> dict[str, tuple[int, float]]:
         """The tasks that run custom searches: a search waits for its runner, which therefore has the
@@ -246,9 +259,7 @@ class SnapshotReader:
             owner = None if row.experiment_id is None else runner_of.get(row.experiment_id)
             if owner is None or owner.runner is None:
                 continue
-            priority = row.priority
-            if priority is None:
-                priority = self.schedulers.default_priority(row.pool)
+            priority = self._pool(row.pool).rank(row.priority)
             place = math.nextafter(owner.position, -math.inf)
             known = found.get(owner.runner, (priority, place))
             found[owner.runner] = (min(known[0], priority), min(known[1], place))

@@ -42,7 +42,7 @@ class Request:
 
     ``group`` is the experiment, which has one pool, and whose slots ``max_slots`` limits. The
     request must not run on the agents in ``excluded``, and only on those that ``constraint`` admits.
-    ``priority``: a lower number is more important.
+    ``priority``: a lower number is more important, also in pools where users mean it the other way round.
     ``position``: the experiment's place in line, when it was submitted in seconds since 1970 unless somebody
     moved it. ``requested``: when the allocation came to wait, in seconds since 1970; of one that was stopped
     for another and waits again, when it first did. ``spread``: for when it is wider than every agent.

@@ -15,6 +15,7 @@ from tests.integration.control.test_launched import refusal as refused_command
 from tests.integration.control.test_placement import refusal
 from tests.integration.control.test_preemption import single
 from tests.integration.control.test_queue import configure
+from tests.integration.control.test_search_path import SINGLE
 from tests.integration.control.world import Trial, World, ok
 
 KUBERNETES = "determined-kubernetes"
@@ -155,6 +156,15 @@ async def test_a_gang_on_one_agent_is_stopped_as_one(world: World) -> None:
     assert [one["experiment_id"] for one in found] == [urgent.experiment_id]
 
 
+async def test_an_order_says_the_priority_of_its_task_or_its_pool(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 3}, worker_type=KUBERNETES)
+    await world.started(single(7))
+    await world.started(SINGLE)
+    command = {"config": {"entrypoint": ["true"], "resources": {"slots": 1}}}
+    ok(await world.user.post("/api/v1/commands", json=command))
+    assert sorted(spec["priority"] for spec in await launched(world)) == [7, 50, 50]
+
+
 async def shown(world: World) -> dict[str, tuple[bool, bool]]:
     """By machine: whether it is enabled, and whether it drains; as its slots say, too."""
     agent = ok(await world.user.get("/api/v1/agents/k"))["agent"]
@@ -209,3 +219,30 @@ async def test_only_administrators_disable_machines(world: World) -> None:
     answer = await other.post("/api/v1/agents/k/machines/n1/disable")
     assert answer.status_code == 403
     assert await shown(world) == {"n1": (True, False)}
+
+
+async def test_on_kubernetes_a_higher_priority_is_more_important(world: World) -> None:
+    await configure(world, {"type": "priority", "preemption": True})
+    await world.register(1, "k", worker_type=KUBERNETES)
+    default = SINGLE + "resources: {slots_per_trial: 1}\n"
+    first = await world.started(single(49))
+    (spec,) = await launched(world)
+    trial = Trial(world, spec)
+    ok(await trial.started())
+    # The default is 50, so what sets none may stop what is less important.
+    second = await world.started(default)
+    await world.started(single(10))
+    await until_placed(world)
+    assert await trial.preempted(5)
+    world.app.state.queue._kept_until = 0.0
+    jobs = ok(await world.user.get("/api/v1/job-queues-v2"))["jobs"]
+    shown = [(one["full"]["priority"], one["full"]["higherPriorityFirst"]) for one in jobs]
+    assert shown == [(49, True), (50, True), (10, True)]
+    (pool,) = ok(await world.user.get("/api/v1/resource-pools"))["resourcePools"]
+    assert pool["details"]["priorityScheduler"]["defaultPriority"] == 50
+    await trial.acknowledge()
+    world.running.clear()
+    ok(await trial.exited())
+    (again,) = await launched(world)
+    assert again["experiment_id"] == second.experiment_id
+    assert first.experiment_id != second.experiment_id

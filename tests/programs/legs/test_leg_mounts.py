@@ -412,3 +412,11 @@ def test_an_ordinary_user_mounts_in_a_user_namespace(
     assert found["ids"] == [account.pw_uid, account.pw_gid]
     assert int(found["capabilities"][0], 16) == 0
     assert names(mine / "data") == ["new"]
+
+
+def test_a_pod_has_its_mounts_already(legs: LegRunner, service: FakeService) -> None:
+    # The folder is the node's, and the pod sees no such path.
+    config = given(Path("/det-test-nowhere"), "/mnt/data") | {"resources": {"shm_size": "8M"}}
+    ended = legs.run({"train.py": "print('runs')"}, config=config, place={"in_pod": True})
+    assert ended["exit_code"] == 0, lines(service)
+    assert "runs" in lines(service)

@@ -30,6 +30,10 @@ def test_list(det: Det, service: FakeService) -> None:
     assert {(row["Resource Pool"], row["Priority"], row["Weight"]) for row in rows} == {
         ("default", "42", "1")
     }
+    assert "higher priority" not in det("job", "list").stderr
+    service.jobs[0]["higherPriorityFirst"] = True
+    said = "on Kubernetes a higher priority is more important: resource pool default"
+    assert said in det("job", "list").stderr
     whole = {"jobs": service.jobs}
     assert json.loads(det("j", "ls", "--json").stdout) == whole
     assert yaml.safe_load(det("job", "ls", "--yaml").stdout) == whole

@@ -132,6 +132,12 @@ def test_features_are_used_where_a_server_has_them() -> None:
         Features.of("new")
 
 
+def test_an_order_that_no_secret_can_hold() -> None:
+    config = {"data": {"list": ["x" * 1000] * 1100}}
+    with pytest.raises(PodError, match=r"holds at most 1048576: put long lists into a file"):
+        job(agent(), leg(config=config))
+
+
 def test_the_job_never_starts_a_second_pod() -> None:
     spec = job(agent(), leg())["spec"]
     assert (spec["backoffLimit"], spec["parallelism"], spec["completions"]) == (0, 1, 1)
@@ -246,8 +252,8 @@ def test_priority_classes() -> None:
     config = agent(kubernetes=SETTINGS)
 
     def chosen(priority: int | None, **environment: Any) -> Any:
-        given = {"resources": {"priority": priority}, "environment": environment}
-        return pod_of(config, leg(config=given)).get("priorityClassName")
+        spec = leg(config={"environment": environment}, priority=priority)
+        return pod_of(config, spec).get("priorityClassName")
 
     assert (chosen(None), chosen(59), chosen(60), chosen(99)) == ("low", "low", "high", "high")
     assert chosen(60, pod_spec={"spec": {"priorityClassName": "mine"}}) == "mine"

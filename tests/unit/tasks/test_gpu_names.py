@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,15 @@ def test_no_user_reorders_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "cuda_names", lambda given: ["0" for _ in given])
     chosen = leg(environment_variables=["CUDA_DEVICE_ORDER=FASTEST_FIRST"], slot_ids=[0])
     assert built(chosen, UUIDS)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_a_pod_has_its_own_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The device plugin has said which, and numbers begin at 0 in the pod.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "from-the-pod")
+    place = Place(Path("/work"), "http://m:1", "token", "agent-1", "cuda", in_pod=True)
+    folder = ContextDir(Path("/work/a"), Path("/tmp/a"))
+    found = task_environment.build(leg(slot_ids=[5, 6]), place, folder)
+    assert found["CUDA_VISIBLE_DEVICES"] == "from-the-pod"
+    assert "CUDA_DEVICE_ORDER" not in found
+    assert found["DET_RESOURCES_TYPE"] == "kubernetes-job"
+    assert json.loads(found["DET_SLOT_IDS"]) == [5, 6]

@@ -54,7 +54,10 @@ def set_priority(
     ctx: typer.Context,
     experiment_id: ExperimentId,
     priority: Annotated[
-        int, typer.Argument(min=1, max=99, help="a lower number is more important")
+        int,
+        typer.Argument(
+            min=1, max=99, help="a lower number is more important; on Kubernetes a higher one"
+        ),
     ],
 ) -> None:
     """Change the priority. It holds at once."""

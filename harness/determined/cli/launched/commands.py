@@ -149,7 +149,8 @@ def add_commands(app: typer.Typer, noun: TaskKind, *, more: tuple[Column, ...] =
     settings = group(f"Change a {title}.")
 
     @settings.command(
-        "priority", help=f"Set the priority of a {title}; a lower number is more important."
+        "priority",
+        help=f"Set the priority of a {title}; a lower number is more important, on Kubernetes a higher one.",
     )
     def set_priority(
         ctx: typer.Context,

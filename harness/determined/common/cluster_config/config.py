@@ -13,7 +13,7 @@ from determined.common.cluster_config.pool import (
     ResourceManager,
 )
 from determined.common.cluster_config.quotas import Quotas
-from determined.common.cluster_config.scheduler import KUBERNETES_PRIORITY, SchedulerConfig
+from determined.common.cluster_config.scheduler import SchedulerConfig
 from determined.common.wire import limits
 from determined.expconf.base import Section
 from determined.expconf.storage import CheckpointStorage
@@ -211,18 +211,19 @@ class ClusterConfig(Section):
                 return one.resource_manager
         return self.resource_manager
 
-    def scheduler_of(self, pool: str) -> SchedulerConfig:
+    def scheduler_of(self, pool: str, *, kubernetes: bool = False) -> SchedulerConfig:
         """The scheduler of a pool: its own block, else the resource manager's, else the default one.
 
         Of a pool that the configuration does not have (one that was just removed): as if it had no block.
+        ``kubernetes``: the pool has Kubernetes agents.
         """
         found = self.pool(pool)
         own = found.scheduler if found is not None else None
         manager = self.manager_of(pool)
-        given = own or manager.scheduler or SchedulerConfig()
-        if manager.type == "kubernetes" and "default_priority" not in given.model_fields_set:
-            return given.model_copy(update={"default_priority": KUBERNETES_PRIORITY})
-        return given
+        scheduler = own or manager.scheduler or SchedulerConfig()
+        if kubernetes or manager.type == "kubernetes":
+            return scheduler.on_kubernetes()
+        return scheduler
 
     def fallback_route(self, pool: str) -> list[str]:
         """The pools that are tried after ``pool``, in order: each pool of its fallback, followed by that

@@ -47,6 +47,7 @@ from determined.expconf.container_wishes import (
     POD_FIELDS,
     of_pod_spec,
 )
+from determined.expconf.heeding import KUBERNETES
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
@@ -138,12 +139,15 @@ MACHINE = """(
     WHERE s.agent_id = coalesce(r.agent_id, a.agent_id)
       AND s.slot_id = (coalesce(r.slot_ids, a.slot_ids) ->> 0)::int)"""
 """SQL: the machine of the slots of an allocation ``a``, or of its node ``r``."""
+WORKER_TYPE = "(SELECT p.worker_type FROM pools p WHERE p.name = a.resource_pool)"
+"""SQL: the type of the agents of an allocation ``a``."""
 _ORDERS = sa.text(
     f"""
     SELECT a.id, a.task_id, a.run_id, a.resource_pool, a.token, a.agent_id, a.nodes,
            coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
            {MACHINE} AS machine, k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
-           u.admin AS is_administrator, u.agent_user_group AS account, g.slot_type
+           u.admin AS is_administrator, u.agent_user_group AS account, g.slot_type,
+           {WORKER_TYPE} AS worker_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
     JOIN users u ON u.id = k.owner_id
@@ -234,6 +238,9 @@ class SlotKind(TaskKind):
             replace(port, gate_key=gate.key(secret, row.id, port.name).hex())
             for port in order.get("ports", ())
         ]
+        resources = (order.get("config") or {}).get("resources") or {}
+        on_kubernetes = row.worker_type == KUBERNETES
+        pool = settings.cluster.scheduler_of(row.resource_pool, kubernetes=on_kubernetes)
         return LegSpec(
             allocation_id=row.id,
             leg_id=leg_id_of(row.id, row.node, row.nodes),
@@ -245,6 +252,7 @@ class SlotKind(TaskKind):
             node=row.node,
             nodes=row.nodes,
             machine=row.machine,
+            priority=resources.get("priority") or pool.default_priority,
             resource_pool=row.resource_pool,
             session_token=row.token,
             cluster_id=str(settings.cluster_id),

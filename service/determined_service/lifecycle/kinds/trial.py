@@ -30,6 +30,7 @@ from determined_service.lifecycle.exits import (
 )
 from determined_service.lifecycle.kinds.base import (
     MACHINE,
+    WORKER_TYPE,
     LegEnd,
     SlotKind,
     TaskFacts,
@@ -79,7 +80,7 @@ _SPECS = sa.text(
            c.resources, c.checksums, c.storage,
            e.config, e.model_def_hash, u.username, u.admin AS is_administrator,
            u.agent_user_group AS account,
-           g.slot_type
+           g.slot_type, {WORKER_TYPE} AS worker_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
     JOIN users u ON u.id = k.owner_id

@@ -23,6 +23,8 @@ from determined_tasks.supervision import SUPERVISE
 Hold = Literal["gates", "suspend"]
 """How the pods of a gang are held back until all Jobs are there."""
 
+MOST_SECRET_BYTES = 1 << 20
+"""The API server's limit."""
 _DOCKER_HUB = "https://index.docker.io/v1/"
 
 
@@ -43,6 +45,7 @@ def leg_job(
     leg = _leg(job)
     if _is_by(settings, "kueue") and not features.suspend:
         raise PodError("kubernetes.queueing: kueue needs Kubernetes 1.22 or later")
+    _require_small(order(job, config))
     name, machine = name_of(leg, config), machine or leg.machine
     own = {"metadata": _pod_metadata(job, leg, settings, config, machine)}
     own["spec"] = pod.spec_of(leg, name, config, machine)
@@ -161,6 +164,17 @@ def pod_group(
 def name_of(leg: LegSpec, config: AgentConfig) -> str:
     """The name of the leg's Job."""
     return names.job(leg.name, config.agent_id, leg.cluster_id)
+
+
+def _require_small(content: dict[str, Any]) -> None:
+    """Raises PodError for an order that no Secret can hold."""
+    size = len(json.dumps(content))
+    if size > MOST_SECRET_BYTES:
+        raise PodError(
+            f"the task's configuration and hyperparameters are {size} bytes with its order, and a Secret of"
+            f" Kubernetes, which brings them into the pod, holds at most {MOST_SECRET_BYTES}: put long lists"
+            " into a file of the model definition"
+        )
 
 
 def _merged(own: dict[str, Any], leg: LegSpec, config: AgentConfig) -> dict[str, Any]:

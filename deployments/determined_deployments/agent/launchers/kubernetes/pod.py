@@ -35,7 +35,7 @@ START_ID = "DET_START_ID"
 GPUS = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
 """The resource of a slot, by slot type."""
 DEFAULT_PRIORITY = 50
-"""Of tasks on Kubernetes that set none; a higher number is more important."""
+"""Of a leg whose order says none; a higher number is more important on Kubernetes."""
 
 _QUANTITY = re.compile(r"([0-9]+)(?:\.([0-9]+))?([A-Za-z]*)")
 
@@ -255,7 +255,7 @@ def _placing(leg: LegSpec, settings: Kubernetes, machine: str | None) -> Iterabl
         scheduler = "volcano"
     if scheduler is not None:
         yield "schedulerName", scheduler
-    chosen = settings.priority_class(_section(leg, "resources").get("priority") or DEFAULT_PRIORITY)
+    chosen = settings.priority_class(leg.priority or DEFAULT_PRIORITY)
     if chosen is not None:
         yield "priorityClassName", chosen
 
