@@ -45,7 +45,8 @@ class Place:
     directory. ``limits``: what a leg may use; None: nobody limits it (under a stock Prefect worker).
     ``shares_packages``: what trials install is their experiment's, and goes when that has ended;
     else each leg has its own. ``compiled_bytes``: how much of what trials compile is kept for the next ones
-    (:mod:`determined_tasks.compiled_code`); 0: nothing.
+    (:mod:`determined_tasks.compiled_code`); 0: nothing. ``grace_seconds``: how long the machine stays after a
+    SIGTERM to the supervisor (:mod:`determined_tasks.going_away`); None: the leg ends at once.
     """
 
     work_dir: Path
@@ -61,6 +62,24 @@ class Place:
     limits: Limits | None = None
     shares_packages: bool = True
     compiled_bytes: int = 0
+    grace_seconds: float | None = None
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Place:
+        """From its arguments in JSON."""
+        place = dict(given)
+        # An order of the release before, which a supervisor of this one takes over.
+        place.setdefault("token", place.pop("agent_token", ""))
+        place["work_dir"] = Path(place["work_dir"])
+        uuids = place.get("device_uuids") or {}
+        place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
+        if place.get("default_task") is not None:
+            place["default_task"] = AgentUser.from_json(place["default_task"])
+        if place.get("limits") is not None:
+            place["limits"] = Limits.from_json(place["limits"])
+        if place.get("checkpoint_dir") is not None:
+            place["checkpoint_dir"] = Path(place["checkpoint_dir"])
+        return cls(**place)
 
     def session(self) -> Session:
         """Requests to the service, each of which may be repeated."""

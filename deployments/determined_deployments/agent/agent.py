@@ -96,8 +96,7 @@ class Agent:
             work.cancel()
             # Legs that an agent before this one left here may go on: another release may take them over.
             await asyncio.gather(
-                _nothing() if refused else self._sign_off(service),
-                _nothing() if refused else legs.stop(),
+                _nothing() if refused else self._stop_legs(service, legs),
                 prefect.stop() if prefect else _nothing(),
             )
             for task in loops:
@@ -183,6 +182,14 @@ class Agent:
                 logger.debug("what has changed here is not told yet, trying again: %s", error)
                 launcher.changed.set()
             await asyncio.sleep(TELL_SECONDS)
+
+    async def _stop_legs(self, service: ServiceClient, legs: Legs) -> None:
+        """Signs off, and again while legs store their checkpoints: a silent agent's legs would be lost."""
+        stopping = asyncio.create_task(legs.stop())
+        while not stopping.done():
+            await self._sign_off(service)
+            await asyncio.wait({stopping}, timeout=HEARTBEAT_S)
+        await stopping
 
     async def _sign_off(self, service: ServiceClient) -> None:
         """Tells the service that no more work is taken here. Without it the agent counts as lost later."""

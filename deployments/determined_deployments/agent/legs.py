@@ -97,6 +97,7 @@ class Legs:
             "device_uuids": {slot.id: slot.device.uuid for slot in slots if slot.device.uuid},
             "limits": self._limits,
             "compiled_bytes": self._config.compiled_code,
+            "grace_seconds": self._config.grace_seconds,
             **self._config.security_of_tasks(),
         }
         call = Call(SUPERVISE, {"spec": spec.to_json(), "place": place})
@@ -167,11 +168,13 @@ class Legs:
             await asyncio.wait(ending, timeout=timeout)
 
     async def stop(self) -> None:
-        """Ends all legs with the agent; their supervisors report it."""
+        """Ends all legs with the agent; their supervisors report it, within the settings' ``grace_seconds``."""
         legs = [leg for leg in self._legs.values() if leg is not None]
         await asyncio.gather(*(leg.signal(signal.SIGTERM) for leg in legs))
         if legs:
-            await asyncio.wait([leg.ended for leg in legs], timeout=STOP_SECONDS)
+            await asyncio.wait(
+                [leg.ended for leg in legs], timeout=self._config.grace_seconds or STOP_SECONDS
+            )
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
