@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
@@ -146,7 +145,7 @@ def work_dir(spec: LegSpec, account: Identity | None, default: Path) -> Path:
     """
     if spec.work_dir is None:
         return default
-    agent_user = account.name if account is not None else getpass.getuser()
+    agent_user = account.name if account is not None else identity.own_name() or str(os.getuid())
     names = {"AGENT_USER": agent_user, "DET_USER": spec.owner}
     return default / Template(spec.work_dir).safe_substitute(names)
 
