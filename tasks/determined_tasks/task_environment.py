@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -65,8 +65,10 @@ class Place:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Place:
-        """From its arguments in JSON."""
-        place = dict(given)
+        """From its arguments in JSON. Those of an agent of a newer release, whose tasks' image is older, may
+        be more than are known here."""
+        known = {one.name for one in fields(cls)} | {"agent_token"}
+        place = {name: value for name, value in given.items() if name in known}
         # An order of the release before, which a supervisor of this one takes over.
         place.setdefault("token", place.pop("agent_token", ""))
         place["work_dir"] = Path(place["work_dir"])

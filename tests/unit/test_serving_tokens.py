@@ -121,4 +121,4 @@ def test_an_order_of_the_release_before_is_read() -> None:
 
     given = {"work_dir": "/w", "master": "http://m", "agent_id": "a"}
     assert Place.from_json({**given, "agent_token": "secret"}).token == "secret"
-    assert Place.from_json({**given, "token": "own"}).token == "own"
+    assert Place.from_json({**given, "token": "own", "newer": 1}).token == "own"
