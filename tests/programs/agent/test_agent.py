@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from determined.common.wire.agents import Slot
 from determined.common.wire.message import WireError
 from determined.common.wire.version import VERSION
+from determined_deployments.agent import agent as agents
 from determined_deployments.agent.agent import Agent, AgentRefused
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers import built_in
@@ -360,6 +361,28 @@ async def test_an_agent_that_is_told_to_end_signs_off(
         process.kill()
         process.wait()
     assert control.signed_off == [control.session]
+
+
+@either_launcher
+async def test_an_agent_that_ends_shows_signs_of_life_while_its_legs_store_what_they_have(
+    config: AgentConfig, control: FakeControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "HEARTBEAT_S", 0.05)
+    config = config.model_copy(update={"grace_seconds": 200.0})
+    script = "import os\nprint('here', flush=True)\nwhile not os.path.exists({!r}): pass\n"
+    control.model_defs["d1"] = archive({"train.py": script.format(str(tmp_path / "go"))})
+
+    async def let_go() -> None:
+        await control.until(lambda: len(control.signed_off) >= 3)
+        (tmp_path / "go").touch()
+
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        going = asyncio.create_task(let_go())
+    await going
+    assert control.exits["7.abc.1"]["exit_code"] == 0
+    assert set(control.signed_off) == {control.session}
 
 
 async def test_a_service_that_is_away_does_not_hold_up_an_agents_end(
