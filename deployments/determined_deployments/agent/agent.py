@@ -173,7 +173,7 @@ class Agent:
             await launcher.changed.wait()
             await self._registered.wait()
             launcher.changed.clear()
-            state = AgentState(self._session, launcher.slots(), legs.waiting())
+            state = AgentState(self._session, launcher.slots(), legs.waiting(), legs.leaving())
             try:
                 await service.tell_state(self._config.agent_id, state)
             except errors.NotFoundException:
@@ -224,7 +224,7 @@ class Agent:
             raise
         for allocation_id in answer.kill:
             legs.kill(allocation_id)
-        if legs.waiting():
+        if legs.waiting() or legs.leaving():
             launcher.changed.set()
         logger.info("registered as %s", config.agent_id)
         return answer

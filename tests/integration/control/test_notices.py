@@ -82,6 +82,41 @@ async def test_a_trial_stores_a_checkpoint_and_goes_on_by_itself(world: World) -
     assert not await second.preempted()
 
 
+async def test_an_agent_knows_why_and_speaks_for_its_own_legs(world: World) -> None:
+    leg = await running(world)
+    await world.register(agent_id="a2")
+    why = {leg.allocation_id: "node n1 is reclaimed"}
+
+    async def tell(agent_id: str) -> None:
+        body = {"session": world.session, "slots": [{"id": 0}, {"id": 1}], "leaving": why}
+        ok(await world.agent.post(f"/internal/v1/agents/{agent_id}/state", json=body))
+
+    await tell("a2")
+    assert not await leg.preempted()
+    # What a supervisor tells has no better reason than a signal.
+    ok(await notice(leg, reason="a1 was told to end"))
+    await tell("a1")
+    await tell("a1")
+    assert await leg.preempted()
+    assert len(await lines(world, leg, "is going away: node n1 is reclaimed")) == 1
+    ok(await notice(leg, reason="a1 was told to end"))
+    await leg.acknowledge()
+    ok(await leg.exited())
+    assert await leg_of(leg) == ("PREEMPTED", "its machine is going away: node n1 is reclaimed")
+
+
+async def test_an_agent_tells_of_one_node_of_a_gang(world: World) -> None:
+    _, second, leg = await gang(world)
+    assert await second.started(leg.allocation_id) == 200
+    body = {
+        "session": world.session,
+        "slots": [{"id": 0}, {"id": 1}],
+        "leaving": {f"{leg.allocation_id}.n1": WHY},
+    }
+    ok(await world.agent.post("/internal/v1/agents/a2/state", json=body))
+    assert await leg.preempted()
+
+
 async def test_a_failure_on_a_machine_that_goes_away_counts_as_lost(world: World) -> None:
     leg = await running(world, SINGLE.replace("max_restarts: 1", "max_restarts: 0"))
     ok(await notice(leg))

@@ -214,18 +214,20 @@ async def test_slots_that_come_and_go_and_what_a_leg_waits_for_are_told(
         launcher = TellingLauncher.made
         launcher.tell([Slot(0), Slot(1, draining=True), Slot(7)], why)
         await control.until(lambda: control.states)
-        launcher.tell([Slot(7)])
+        launcher.tell([Slot(7)], goes="node n1 is drained")
         await control.until(lambda: len(control.states) == 2)
         # A service that has forgotten the agent hears of the slots that there are by then.
         control.session = "another"
         await control.until(lambda: len(control.registrations) == 2)
-    first, second = control.states
+    # Who registers anew tells of legs again.
+    first, second, *_ = control.states
     assert [(slot["id"], slot["draining"]) for slot in first["slots"]] == [
         (0, False),
         (1, True),
         (7, False),
     ]
     assert first["waiting"] == {"7.abc.1": why} and second["waiting"] == {}
+    assert first["leaving"] == {} and second["leaving"] == {"7.abc.1": "node n1 is drained"}
     assert [slot["id"] for slot in second["slots"]] == [7]
     assert [slot["id"] for slot in control.registrations[1]["slots"]] == [7]
 

@@ -211,13 +211,14 @@ class Starting(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class Notice(Message):
-    """The report that the machine under a leg goes away in ``seconds``. ``reason``: why, in words.
+    """The report that the machine under a leg goes away in ``seconds`` (None: nobody knows). ``reason``: why,
+    in words.
 
     ``node``, ``start_id``: as in :class:`Started`.
     """
 
     reason: str
-    seconds: float
+    seconds: float | None = None
     node: int | None = None
     start_id: str = ""
 
