@@ -60,7 +60,7 @@ def main() -> None:
 
     settings = Settings.load()
     if settings.trusted_proxies:
-        # The proxy to tasks, a process of its own, reads it as well.
+        # The proxy to tasks, a separate process, reads it as well.
         os.environ.setdefault("FORWARDED_ALLOW_IPS", ",".join(settings.trusted_proxies))
     app = create_app(settings)
     # Existing objects stay: collections need not visit them.

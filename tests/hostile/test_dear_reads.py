@@ -467,7 +467,7 @@ async def test_slow_clients_lose_their_answers_to_one_that_waits(
     await until_async("the other's end", lambda: SEEN[2:] == ["b ended"])
 
 
-async def test_a_reader_gets_all_of_it(port: int) -> None:
+async def test_a_reader_gets_everything(port: int) -> None:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         for path in ("/large", "/pieces"):
             assert (await client.get(path)).content == b"x" * 50_000_000

@@ -75,7 +75,7 @@ def test_links_are_not_followed_when_files_change_owner(tmp_path: Path, victim: 
         assert path.stat().st_uid == 0
 
 
-def test_a_link_in_a_model_definition_leads_nothing_out_of_it(tmp_path: Path, victim: Path) -> None:
+def test_a_link_in_a_model_definition_cannot_lead_out(tmp_path: Path, victim: Path) -> None:
     """Gains: writes to root's files, through the copy of the link's target."""
     for target in (str(victim), "../../../victim"):
         with pytest.raises(context_dir.ModelDefinitionError):

@@ -211,7 +211,7 @@ def test_a_memory_hog_ends_its_own_trial(
     assert processes_of(people[0].pw_uid) == []
 
 
-def test_a_process_has_so_many_files_and_ends_before_the_cluster_does(
+def test_a_process_has_a_limit_of_open_files_and_ends_before_the_cluster(
     legs: LegRunner, service: FakeService, limits: dict[str, Any], people: list[pwd.struct_passwd]
 ) -> None:
     code = (

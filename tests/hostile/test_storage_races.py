@@ -113,7 +113,7 @@ def test_a_storage_exchanged_for_a_link_after_the_check_leads_no_deletion_of_a_c
     assert (victim / checkpoint / "file").read_text() == SECRET
 
 
-def test_a_checkpoint_exchanged_for_another_directory_after_the_check_is_not_what_is_emptied(
+def test_a_directory_exchanged_for_a_checkpoint_after_the_check_is_not_emptied(
     manager: DirectoryStorageManager, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Gains: a directory that bears no mark of a checkpoint is emptied."""

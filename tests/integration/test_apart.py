@@ -53,7 +53,7 @@ def test_a_search_needs_no_file_system_of_the_agent(
     assert not (work_dir / "allocations").exists()
 
 
-def test_somebody_enters_a_task_of_it(apart: tuple[LocalCluster, Path]) -> None:
+def test_a_user_enters_a_task_of_the_launcher(apart: tuple[LocalCluster, Path]) -> None:
     cluster, _ = apart
     config = ["--config", "resources.resource_pool=apart", "--config", "resources.slots=0"]
     # The task has begun once its log has a line of the command.

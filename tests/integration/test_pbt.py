@@ -73,7 +73,7 @@ def test_copies_go_on_from_the_checkpoints_of_the_best(
         assert {trial for trial, _ in seen[copy, length][-2:]} == {copy}
 
 
-def test_without_a_checkpoint_the_experiment_says_what_is_missing(
+def test_without_a_checkpoint_the_experiment_names_the_missing_one(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     begin = LINEAGE.index("        with core_context.checkpoint.store_path")

@@ -52,7 +52,7 @@ async def halving(world: World, **trial: Any) -> Leg:
     return await world.start(experiment, *await world.trial(experiment, **trial))
 
 
-async def test_what_is_read(world: World, database_url: str) -> None:
+async def test_values_read_for_a_page(world: World, database_url: str) -> None:
     leg = await halving(world, op_length=16, op_index=3, op_complete=False)
     other = await world.start(
         leg.experiment_id,

@@ -129,8 +129,8 @@ class Authenticator:
     def lend(self, principal: Principal) -> Iterator[str]:
         """A token that means ``principal`` as long as the block lasts, and in this process only.
 
-        For a program of ours that answers the request in the subject's name: it never sees the subject's own
-        token, and what it keeps of this one is worth nothing.
+        For a program of ours that answers the request in the subject's name: it never sees the subject's
+        token, and this one is worthless after the request.
         """
         token = f"{PASS}{new_token()}"
         self._passes[token] = principal

@@ -1,12 +1,12 @@
 """Users who send their name and password with each request (HTTP's Basic scheme).
 
-A browser keeps what the user typed in its own window for the one origin that asked, its port included, where
-a cookie goes to every port of the host name. It is for pages with which an administrator rules the machine,
-and for programs that know no other way.
+A browser keeps the user's input for the one origin that asked, port included, while it sends a cookie to
+every port of the host name. It is for pages with which an administrator rules the machine, and for programs
+that know no other way.
 
-A password is hashed once: what was right is remembered in memory as a hash with a key of this process, beside
-the token of the session that it opened, which counts from then on. It is asked for again when that session
-has ended, by a logout, a new password or a user's deactivation.
+A password is hashed once: a right one is cached in memory as a hash with a key of this process, beside the
+token of the session that it opened, which counts from then on. It is asked for again when that session has
+ended, by a logout, a new password or a user's deactivation.
 """
 
 # Without `from __future__ import annotations`: FastAPI reads the annotations of `__call__` as they are.
@@ -43,7 +43,7 @@ class _Known:
 
 
 class Passwords:
-    """Those that were right, of one process; the longest unused is forgotten first."""
+    """The right passwords of one process; the longest unused is dropped first."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -62,7 +62,7 @@ class Passwords:
         self._known.move_to_end(name)
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        # A page asks for many things at once: one login for all of them.
+        # A page sends many requests at once: one login serves them all.
         async with known.asking:
             if known.token:
                 try:

@@ -9,8 +9,7 @@ cookie that
   (``SameSite=Lax``). A page at another port of the same host name is of the same site, so each request must
   say that it comes from a page of ours, or that a person opens an address at the top of a window
   (``Sec-Fetch-*``; ``Origin`` where the browser sends no such header);
-* stands for a separate session, which opens these pages and nothing else
-  (:data:`~determined_service.access.sessions.PAGES`).
+* names a separate session, which opens only these pages (:data:`~determined_service.access.sessions.PAGES`).
 """
 
 # Without `from __future__ import annotations`: FastAPI reads the annotations of `__call__` as they are.
@@ -103,7 +102,7 @@ def keep(answer: Response, request: Request, token: str) -> None:
         _name(request),
         token,
         max_age=int(PAGES_LIFE.total_seconds()),
-        # What the prefix of the name asks for.
+        # The attributes that the prefix of the name requires.
         path="/" if is_secure else PATH,
         httponly=True,
         samesite="lax",

@@ -59,7 +59,7 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class Target:
     """One thing, or all things of a kind (``id`` None). ``owner`` is None until it has been looked up, and
-    of what belongs to nobody."""
+    for things without an owner."""
 
     kind: Kind
     id: Id | None = None
@@ -143,7 +143,7 @@ _FIND: Mapping[Kind, sa.TextClause] = {
 async def find_owners(
     conn: AsyncConnection, kind: Kind, ids: Collection[Id]
 ) -> dict[Id, Owner | None]:
-    """Those of ``ids`` that exist, each with its owner; None: it belongs to nobody."""
+    """The existing things of ``ids``, each with its owner; None: it belongs to nobody."""
     rows = await conn.execute(_FIND[kind], {"ids": list(ids)})
     return {
         row.id: None
@@ -162,8 +162,8 @@ _CHANGING = (Kind.CHECKPOINT, Kind.MODEL, Kind.TEMPLATE)
 
 
 class Owners:
-    """Looks owners up for one process; remembers the ``size`` last things of which a user turned out to be
-    the owner (never that it did not: the thing may be made later)."""
+    """Look up owners for one process; cache the ``size`` last things whose owner is the asking user (never a
+    miss, because the thing may be made later)."""
 
     def __init__(self, db: Database, size: int = 10_000) -> None:
         self._db = db

@@ -5,15 +5,15 @@ of seconds:
 
 * the user's name with the address that asks: the tightest, and forgiven by a correct password;
 * the address: many names from one place;
-* the user's name: one name from many places. An address from which this user has logged in before is not
-  held to this one, so strangers elsewhere cannot keep a user out who asks from a known place.
+* the user's name: one name from many places. This limit does not apply to an address from which the user has
+logged in before, so strangers elsewhere cannot lock a user out at a known address.
 
 An attempt that would go beyond is refused before its password is looked at, and costs nothing: neither the
 time of a hash nor a place in the account. So an account is free again a few seconds after the last attempt
 that was let through, however many were refused meanwhile. Names that do not exist are treated like others.
 
-The accounts are in the memory of one process and bounded. With several service processes a guesser has that
-many times the attempts; a client without a login never makes the database write.
+The accounts are in the memory of one process and bounded. With n service processes a guesser has n times the
+attempts; a client without a login never causes a write to the database.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Accounts:
         self._budget = budget
         self._size = size
         self._clock = clock
-        # By key, the time at which all that was taken will have come back.
+        # By key, the time at which all used attempts are restored.
         self._whole_at: OrderedDict[Hashable, float] = OrderedDict()
 
     def __len__(self) -> int:

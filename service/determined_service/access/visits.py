@@ -34,12 +34,12 @@ _MAKE = sa.text(
 
 
 async def new_ticket(conn: AsyncConnection, session: str, task_id: str, port: str) -> str | None:
-    """A ticket of the session with the token ``session``; None: there is no such session.
+    """A ticket of the session with the token ``session``; None: no such session exists.
 
     ``port``: the port's name; empty: the task's default one.
     """
     long_ago = sa.func.now() - KEPT
-    # A page of a task that has ended says so for a day, and then asks for a login, which says it, too.
+    # The page of an ended task says so for a day, and then asks for a login, whose answer says it, too.
     over = sa.select(tasks.c.id).where(tasks.c.id == _v.task_id, tasks.c.end_time < long_ago)
     old = sa.delete(task_visits).where(sa.or_(_v.created_at < long_ago, over.exists()))
     await conn.execute(old)

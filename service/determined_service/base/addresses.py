@@ -17,7 +17,8 @@ def client_address(request: Request) -> str:
 
 
 def reached_at(request: Request) -> str:
-    """Where this service reaches who asks: as :func:`client_address`, loopback if that is this machine."""
+    """The address at which this service reaches the client: as :func:`client_address`, loopback for this
+    machine."""
     asker, own = client_address(request), request.scope.get("server") or ("",)
     return LOOPBACK if asker == own[0] or is_loopback(asker) else asker
 

@@ -1,8 +1,8 @@
 """Work that takes the processor for long, away from the event loop: :func:`aside`.
 
-Python runs one thread at a time. A second one that computes slows the loop down a little; a handful would
-hold it up, so there are two, one for short work and one for long, and what is long waits for its like only.
-Those who ask take turns, and work that nobody waits for any more is not begun.
+Python runs one thread at a time. One further computing thread slows the event loop down a little, and several
+would block it. So there are two, one for short work and one for long, and long work waits only for long work.
+Callers take turns, and work whose caller has gone is not begun.
 """
 
 from __future__ import annotations

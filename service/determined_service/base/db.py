@@ -50,7 +50,7 @@ class Database:
             max_overflow=CONNECTIONS - pool_size,
             # Postgres gives a jsonb 1e300 back as 301 digits: a float to orjson, an int to json.
             json_deserializer=orjson.loads,
-            # What was sent, a password's hash for one, is for no log.
+            # Values sent, such as a password's hash, must not be logged.
             hide_parameters=True,
         )
         self.answers = InFlight(

@@ -1,6 +1,6 @@
 """The answers to failed requests: always the same JSON, and never with SQL.
 
-A refusal (:mod:`~determined_service.base.refusals`) says what it says. Unforeseen errors end here too: a
+A refusal (:mod:`~determined_service.base.refusals`) has its own message. Unforeseen errors end here too: a
 value that the database cannot store is a BadRequest, and any other fault a 500 with an id, under which the
 service's log has the details.
 """

@@ -107,7 +107,7 @@ class Hub:
                 await wait_at_most(event, remaining)
 
     async def run(self) -> None:
-        """Listens for ever; reconnects, and then wakes everybody (announcements may be lost)."""
+        """Listen for ever; reconnect, and then wake all waiters (announcements may be lost)."""
         while True:
             try:
                 async with await psycopg.AsyncConnection.connect(

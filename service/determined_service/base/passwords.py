@@ -1,8 +1,8 @@
-"""Passwords: what clients send, and what the database keeps of it.
+"""Passwords: the form that clients send, and the hash that the database stores.
 
-Determined's clients never send a password as typed: they send the hex SHA-512 of a fixed salt and
-the password (``isHashed: true``). The salt hides the text, nothing more, so the database keeps an
-Argon2id hash of what was sent.
+Determined's clients never send a password as typed: they send the hex SHA-512 of a fixed salt and the
+password (``isHashed: true``). The salt only hides the text, so the database stores an Argon2id hash of the
+value sent.
 
 The functions are slow on purpose (about 40 ms and 19 MiB): call them by :func:`in_thread`.
 """

@@ -111,9 +111,9 @@ class Settings(BaseModel):
         return self._in_force.refusal
 
     def put_in_force(self, cluster: ClusterConfig, refusal: str = "") -> None:
-        """Makes ``cluster`` the configuration of these settings and of all copies of them.
+        """Make ``cluster`` the configuration of these settings and of all their copies.
 
-        ``refusal``: why it is not the one that was wanted.
+        ``refusal``: the reason why the requested one is not in force.
         """
         self._in_force.cluster, self._in_force.refusal = cluster, refusal
 
@@ -141,7 +141,7 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls) -> Settings:
-        """Reads the file named by ``DET_SERVICE_CONFIG``. Raises SystemExit with what is wrong in it."""
+        """Reads the file named by ``DET_SERVICE_CONFIG``. Raises SystemExit with its mistakes."""
         path = os.environ.get("DET_SERVICE_CONFIG")
         if not path:
             raise SystemExit(
@@ -152,7 +152,7 @@ class Settings(BaseModel):
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise SystemExit(f"{path} cannot be read: {error}") from None
         except ValidationError as error:
-            # Without the values: most of them are secrets.
+            # Without the values, because most are secrets.
             found = [
                 f"{path}: {'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}{cls._nearest(one)}"
                 for one in error.errors(include_url=False, include_input=False)

@@ -26,9 +26,9 @@ class Share:
     """At most ``most`` of something at once for each asker; more of one asker's work waits in line, and the
     work of others passes it.
 
-    A holder of a place needs no second one inside of it: eight who wait for their ninth would wait for ever.
-    With one thread behind it and ``most`` = 1, that thread's line holds one piece of work of each asker, so
-    all get their turn.
+    A holder of a place needs no second place: eight holders that wait for a ninth would wait for ever. With
+    one thread behind it and ``most`` = 1, that thread's line holds one piece of work of each asker, so all
+    get their turn.
     """
 
     def __init__(self, most: int, what: str, *, waiting: int) -> None:
@@ -109,7 +109,7 @@ LOOK_S = 1.0
 
 @dataclass(eq=False)
 class _Piece:
-    """``due``: when it is to be taken, where others wait."""
+    """``due``: the time by which it must be taken while others wait."""
 
     size: int
     sending: Sending | None
@@ -123,8 +123,8 @@ class _Piece:
 class InFlight:
     """Bytes of answers that are being read, made and sent: at most ``of_all``, and ``of_one`` of an asker.
 
-    A larger answer takes all of it, and waits until it is free. A client may take its time over a piece as
-    long as nobody waits; where somebody does, the answer is given up whose piece is most overdue.
+    A larger answer takes the whole share, and waits until it is free. A client may take its time over a piece
+    as long as nobody waits; where somebody does, the answer is given up whose piece is most overdue.
     """
 
     def __init__(self, of_all: int, of_one: int, *, patience_s: float) -> None:

@@ -8,8 +8,8 @@ from heapq import nsmallest
 
 
 class Spread(StrEnum):
-    """Over which agents a request may spread when no agent has as many slots as it wants. It gets whole
-    agents then: none of their slots may be held."""
+    """The agents over which a request may spread when no agent has enough slots. It gets whole agents then:
+    none of their slots may be held."""
 
     NONE = "none"  # over none: it runs on one agent or not at all
     EVEN = "even"  # over agents with the same number of slots
@@ -53,7 +53,7 @@ def choose(
     """Agents, and how many slots of each, for ``wanted`` slots; None: they are not enough.
 
     ``ready``: by their slots, the agents that can be had as a whole. As few agents as possible; among equal
-    ones those of the most ``gain`` (of 0 or more; 0 where it is not given), then by name.
+    ones the highest ``gain`` (0 or more; default 0), then by name.
     """
     if spread is Spread.NONE:
         return None

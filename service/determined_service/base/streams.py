@@ -7,8 +7,8 @@ from starlette.types import Receive, Scope, Send
 
 
 class Stream(StreamingResponse):
-    """An answer from an async generator, which is closed with it: what it holds is free at once when the
-    client goes, not when Python finds it."""
+    """An answer from an async generator that closes the generator at its end: its resources are freed at once
+    when the client goes, not at the next collection of garbage."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

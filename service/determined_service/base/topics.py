@@ -26,12 +26,12 @@ CLUSTER = "cluster"
 
 
 def experiment(experiment_id: int) -> str:
-    """The experiment, or something that is shown of it, has changed."""
+    """The experiment, or a shown part of it, has changed."""
     return f"experiment:{experiment_id}"
 
 
 def trial(trial_id: int) -> str:
-    """The trial has changed: what it is to do, where it is."""
+    """The trial has changed: its operation, its placement."""
     return f"trial:{trial_id}"
 
 

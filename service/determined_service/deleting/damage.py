@@ -64,8 +64,8 @@ async def may_give_up(change: Change, allocation_id: str, trial_id: int, uuid: U
 async def give_up_checkpoint(change: Change, trial_id: int, uuid: UUID, reason: str) -> StartFrom:
     """Mark the checkpoint as ERROR with the ``reason``; returns the checkpoint to start from instead.
 
-    That is the checkpoint before it, else the trial's warm start (which may be ``uuid`` itself: there is
-    no other), else nothing. May be repeated. Raises NotFound when there is no such trial.
+    That is the checkpoint before it, else the trial's warm start (which may be ``uuid`` itself: there is no
+    other), else nothing. May be repeated. Raises NotFound for an unknown trial.
     """
     await lock_users(change.conn, uuid)
     marked = await change.conn.execute(
@@ -84,7 +84,7 @@ async def give_up_checkpoint(change: Change, trial_id: int, uuid: UUID, reason: 
 
 
 async def start_from(change: Change, trial_id: int) -> StartFrom:
-    """What the trial starts from. Raises NotFound."""
+    """The trial's restore point. Raises NotFound."""
     row = (await change.conn.execute(_LATEST, {"id": trial_id})).first()
     if row is None:
         raise NotFound(f"trial {trial_id} does not exist")

@@ -1,9 +1,8 @@
 """Deletions from checkpoint storage: the requests and their progress.
 
-The service does not reach the storage. It marks the checkpoints (from then on nothing starts from
-them), and a run of the flow ``checkpoint-gc`` removes the files and says so; then the rows follow.
-Everything here may be repeated, and a run that was killed is started again
-(:mod:`determined_service.prefect.keeper`).
+The service does not reach the storage. It marks the checkpoints (from then on no trial starts from them), and
+a run of the flow ``checkpoint-gc`` removes the files and reports this; then the rows follow. Everything here
+may be repeated, and a run that was killed is started again (:mod:`determined_service.prefect.keeper`).
 
 A deletion is a task of kind CHECKPOINT_GC: its owner, state, reason, start and end are in its task's row.
 """
@@ -56,7 +55,7 @@ def notebook_key(cluster_id: str, task_id: str) -> str:
     return f"{cluster_id}/notebook/{task_id}"
 
 
-# What a storage manager of the script's own has stored, nobody else finds.
+# The service cannot find files that a script's own storage manager stored.
 _DELETABLE = sa.func.coalesce(c.storage["type"].astext, "") != "own"
 
 
@@ -71,12 +70,12 @@ async def delete_checkpoints(
 ) -> int | None:
     """Has the checkpoints deleted, or their files that match ``globs``; the deletion's id.
 
-    No globs (an empty list): their files are only looked at, and their rows changed by what is there.
+    No globs (an empty list): the run only lists their files, and updates their rows to match.
 
-    ``owner_id``: the user who asks.
+    ``owner_id``: the requesting user.
 
-    None when all of them are deleted already. Raises NotFound, naming every one that does not exist;
-    Conflict when a trial that has not ended is to start from one, or one is a version of a model.
+    None when all are deleted already. Raises NotFound, naming every one that does not exist; Conflict when an
+    unfinished trial will start from one, or one is a version of a model.
     """
     wanted = set(uuids)
     await lock_users(change.conn, *wanted)
@@ -100,8 +99,8 @@ async def delete_checkpoints(
 async def delete_experiment(change: Change, experiment_id: int, *, owner_id: int) -> int | None:
     """Has the ended experiment deleted with all it left; the deletion's id, None when it is under way.
 
-    Raises NotFound; Conflict when it has not ended, a trial of another experiment that has not ended is to
-    start from one of its checkpoints, or one of them is a version of a model.
+    Raises NotFound; Conflict when it has not ended, an unfinished trial of another experiment will start from
+    one of its checkpoints, or one of these is a version of a model.
     """
     if not await transition(change, EXPERIMENT, experiment_id, states.DELETING, reason=None):
         return None
@@ -316,7 +315,7 @@ _WORK = sa.text(
 async def work(conn: AsyncConnection, deletion_id: int, settings: Settings) -> DeletionWork:
     """The work of a run: per storage the checkpoints and other files to delete. Raises NotFound.
 
-    The processes of checkpoints that were never finished are gone, or the service refuses to hear of them.
+    The processes of unfinished checkpoints are gone, or the service refuses their reports.
     """
     row = (
         await conn.execute(
@@ -431,7 +430,7 @@ async def end(change: Change, deletion_id: int, error: str | None) -> None:
 
 
 async def _fail(change: Change, row: sa.Row[Any], reason: str) -> None:
-    """Gives the locked deletion up; an experiment that was to be deleted says why it was not."""
+    """Give the locked deletion up; its experiment, if any, gets the reason."""
     await transition(change, TASK, row.task_id, states.ERROR, reason=reason)
     if row.kind == NOTEBOOKS:
         # The files still exist, and may be deleted later.
@@ -466,6 +465,6 @@ _FORGET = sa.text(
 
 
 async def known_checkpoints(conn: AsyncConnection, uuids: Iterable[UUID]) -> set[UUID]:
-    """Those of ``uuids`` that have rows, in any state."""
+    """The uuids of ``uuids`` that have rows, in any state."""
     found = await conn.execute(sa.select(c.uuid).where(c.uuid.in_(list(uuids))))
     return set(found.scalars())

@@ -22,7 +22,7 @@ _RUNS = sa.text(
           WHERE r.experiment_id = :id OR d.experiment_id = :id
     """
 )
-# In this order; what refers to the tasks, the experiment, or its trials, goes with them.
+# In this order; rows that refer to the tasks, the experiment, or its trials, are deleted with them.
 _ROWS = (
     f"DELETE FROM task_logs WHERE task_id IN ({_TASKS})",
     f"""
@@ -43,7 +43,7 @@ _ROWS = (
 
 
 async def runs_of(conn: AsyncConnection, experiment_id: int) -> list[UUID]:
-    """The experiment's runs in Prefect: its own, its trials', and those that deleted its files."""
+    """The experiment's runs in Prefect: its own, its trials', and the runs that deleted its files."""
     found = (await conn.execute(_RUNS, {"id": experiment_id})).scalars()
     return [one for one in found if one is not None]
 

@@ -55,12 +55,12 @@ class Candidate:
 def keep(candidates: Iterable[Candidate], policy: Policy) -> set[UUID]:
     """The union of the best of the experiment, the best of each trial and the latest of each trial.
 
-    A checkpoint without a metric counts only among the latest. Of equally good ones the one that was
-    validated first counts as better; of equally late ones the one that was reported last as later.
+    A checkpoint without a metric counts only among the latest. Of equally good checkpoints the first
+    validated counts as better; of equally late ones the last reported counts as later.
 
-    A policy that keeps the best means not to lose what was trained. So of a trial that it finds no best of,
-    the latest stays; and all stay if the trial validated without the searcher's metric, because then a word
-    in the configuration is wrong, and the user knows which is best.
+    A policy that keeps the best is meant to keep the results of training. So of a trial that it finds no best
+    of, the latest stays; and all stay if the trial validated without the searcher's metric, because then a
+    word in the configuration is wrong, and the user knows which is best.
     """
     by_trial: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in candidates:
@@ -78,7 +78,7 @@ def keep(candidates: Iterable[Candidate], policy: Policy) -> set[UUID]:
 def _without_best(
     by_trial: Mapping[int, list[Candidate]], policy: Policy
 ) -> Iterator[list[Candidate]]:
-    """By trial, the checkpoints of those of which the policy wants a best that nobody knows."""
+    """By trial, the checkpoints of trials whose best the policy needs but cannot know."""
     unknown = [trial for trial in by_trial.values() if not any(one.ranked for one in trial)]
     if policy.save_trial_best or (policy.save_experiment_best and len(unknown) == len(by_trial)):
         yield from unknown
@@ -216,7 +216,7 @@ def _why_unknown(facts: sa.Row[Any], trial: Sequence[Candidate], going: int) -> 
 
 
 async def in_use(conn: AsyncConnection, uuids: Iterable[UUID]) -> set[UUID]:
-    """Those of ``uuids`` that no policy deletes: trials have started from them or are about to, or they are
+    """The uuids of ``uuids`` that no policy deletes: trials have started from them or will, or they are
     versions of models."""
     given = [str(uuid) for uuid in uuids]
     if not given:

@@ -77,7 +77,7 @@ def select_kept(owner_id: int | None) -> sa.Select[Any]:
 async def delete(change: Change, task_id: str, *, owner_id: int) -> int:
     """Has the files of an ended notebook deleted, for the user ``owner_id``; the deletion's id.
 
-    Raises NotFound; Conflict when it has not ended, has no files, or a new notebook is to begin with them.
+    Raises NotFound; Conflict when it has not ended, has no files, or a new notebook will begin with them.
     """
     row = (
         await change.conn.execute(

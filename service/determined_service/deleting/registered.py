@@ -1,4 +1,4 @@
-"""Registered checkpoints: nobody deletes what is a version of a model."""
+"""Registered checkpoints: a version of a model cannot be deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = 5
 
 
 async def lock_unregistered(conn: AsyncConnection, uuids: Collection[UUID]) -> set[UUID]:
-    """Those of ``uuids`` that are versions of no model, and cannot become one in this transaction."""
+    """The uuids of ``uuids`` that are not versions of a model, and cannot become one in this transaction."""
     if not uuids:
         return set()
     of = checkpoints.c.uuid.in_(uuids)

@@ -26,7 +26,7 @@ def values_of(row: sa.Row[Any], left: Mapping[str, int], *, looked: bool = False
 
     DELETED without any file, PARTIALLY_DELETED with fewer than before, else the state that it had. Nothing
     comes back: of two who delete at once each may see a file that the other one has deleted by then.
-    ``looked``: nobody has deleted anything now, so that what is there is there.
+    ``looked``: the run only listed the files, so the listed files exist.
     """
     there = dict(left)
     if row.resources and not looked:  # else nobody has said which files it has
@@ -38,7 +38,7 @@ def values_of(row: sa.Row[Any], left: Mapping[str, int], *, looked: bool = False
 
 
 async def note_left(change: Change, left: Mapping[UUID, Mapping[str, int] | None]) -> None:
-    """Somebody has deleted files: by checkpoint, those that are left (None: as before).
+    """Record deleted files: by checkpoint, the files left (None: as before).
 
     From one that is not whole no leg starts any more, but from the latest one that is. Raises NotFound.
     """

@@ -1,4 +1,4 @@
-"""Tells of trials of whose checkpoints nobody knows the best (:mod:`determined_service.deleting.garbage`)."""
+"""Report trials whose best checkpoint is unknown (:mod:`determined_service.deleting.garbage`)."""
 
 from __future__ import annotations
 

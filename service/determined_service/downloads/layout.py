@@ -63,7 +63,7 @@ def spans(every: list[File], wanted: Range) -> list[tuple[str, int, int]]:
 def read_range(header: str | None, size: int) -> Range | None:
     """The range that a ``Range`` header asks for; None: everything (no header, or one to be ignored).
 
-    Raises ValueError when there are no such bytes.
+    Raises ValueError when these bytes do not exist.
     """
     found = _RANGE.fullmatch((header or "").replace(" ", ""))
     if found is None or not (found[1] or found[2]):
@@ -87,7 +87,7 @@ def listing(
     executable: Collection[str],
     version: str,
 ) -> dict[str, Any]:
-    """The answer to who asks for the files. Sizes are 64-bit numbers, which our JSON writes as strings."""
+    """The answer to a request for the files. Sizes are 64-bit numbers, which our JSON writes as strings."""
     every = files(resources, checksums, executable)
     return {
         "version": version,

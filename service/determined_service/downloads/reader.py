@@ -82,7 +82,7 @@ class _Contents(io.RawIOBase):
         self._digest = contents.Digest(contents.algorithm_for(file.size, file.checksum))
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes; fewer at the file's end only."""
+        """Exactly this number of bytes, fewer only at the file's end."""
         wanted = self._left if size < 0 else min(size, self._left)
         found: list[memoryview] = []
         while wanted:

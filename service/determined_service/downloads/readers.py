@@ -157,7 +157,7 @@ class Readers:
         return process
 
     def take_back(self, process: Process | None, user: int, *, usable: bool) -> None:
-        """The turn has ended. ``usable``: the process has said all that it had to say."""
+        """The turn has ended. ``usable``: the process has sent its whole answer."""
         if process is not None:
             self._busy.discard(process)
             if usable and process.returncode is None and not self._ended:
@@ -180,7 +180,7 @@ class Readers:
         _kill(process)
 
     def end(self) -> None:
-        """Breaks off what runs: clients go on with the next service process. May be repeated."""
+        """Break off running downloads: clients go on with the next service process. May be repeated."""
         self._ended = True
         for process, timer in self._idle:
             timer.cancel()

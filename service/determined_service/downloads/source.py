@@ -39,8 +39,8 @@ class Source:
     """``section``: its storage; ``own``: the cluster's. ``resources``, ``checksums``
     and ``executable``: JSON.
 
-    ``size``: bytes of all files; ``file_size``: of the one that was asked for. ``version`` changes with the
-    list of files.
+    ``size``: bytes of all files; ``file_size``: of the requested file. ``version`` changes with the list of
+    files.
     """
 
     uuid: uuid.UUID

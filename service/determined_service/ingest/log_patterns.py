@@ -1,7 +1,7 @@
-"""The regular expressions of log policies: what they match in lines of a log.
+"""The regular expressions of log policies, and their matches in lines of a log.
 
-They are those of Rust's ``regex`` (as RE2: no look-around, no back-references), which pydantic ships. Its
-time grows linearly with the text, but also with the size of the expression: ``(?:[ab]*a[ab]{1000}){5}c``
+They have the syntax of Rust's ``regex`` (as RE2: no look-around, no back-references), which pydantic ships.
+Its time grows linearly with the text, but also with the size of the expression: ``(?:[ab]*a[ab]{1000}){5}c``
 takes 8 s for 64 KiB, and no other thread of Python runs meanwhile. So only :func:`literal` is used in the
 service's own process; expressions are used in another one (:mod:`determined_service.ingest.pattern_search`).
 """
@@ -48,7 +48,7 @@ class Pattern:
 
     def find(self, lines: Sequence[str]) -> int | None:
         """The index of the first of ``lines`` that matches."""
-        # All lines at once, because most of them match nothing.
+        # All lines at once, because most match nothing.
         if not self.line_by_line and not self.compiled.isinstance_python("\n".join(lines)):
             return None
         matches = (

@@ -236,7 +236,7 @@ class LogWatch:
         return found
 
     def _policies(self, given: Sequence[Mapping[str, Any]]) -> tuple[Policy, ...]:
-        # Most experiments have the same few: kept once for all of them.
+        # Most experiments have the same few policies, so one copy is kept for all.
         key = repr(given)
         if key not in self._policies_of:
             found = (Policy.of(one) for one in given)

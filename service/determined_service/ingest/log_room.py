@@ -78,7 +78,7 @@ class LogRoom:
     ) -> tuple[set[str], dict[str, str]]:
         """Counts the bytes that are about to be stored for each task (locked, as its lines are).
 
-        Returns the tasks whose lines are not to be stored, and what the logs of some of them must say.
+        Returns the tasks whose lines must not be stored, and sentences for the logs of some.
         """
         await self._find_owners(conn, sizes)
         await self._sum(conn, {self._owners[task] for task in sizes if task in self._owners})

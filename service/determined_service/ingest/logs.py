@@ -49,7 +49,7 @@ class LogLines:
     sizes: dict[str, int] = field(default_factory=dict)
     # The lines as they were printed, by allocation: for the log policies.
     by_allocation: dict[str, list[str]] = field(default_factory=dict)
-    # Of an allocation, the agent that says it wrote the last of them.
+    # By allocation, the agent that claims to have written the last lines.
     agents: dict[str, str] = field(default_factory=dict)
     matches: PolicyMatches = field(default_factory=PolicyMatches)
 

@@ -93,7 +93,7 @@ def _superseded(batch: Batch, runs: Mapping[int, int]) -> Conflict | None:
 
 
 async def _ended(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:
-    """Of the batches' allocations those that have ended; their trials are locked."""
+    """The batches' allocations that have ended; their trials are locked."""
     senders = {batch.allocation_id for batch in batches if batch.allocation_id is not None}
     if not senders:
         return set()

@@ -1,7 +1,7 @@
-"""Validations without the searcher's metric: what the user and the search are told of them.
+"""Validations without the searcher's metric: the messages to the user and the search.
 
 The metric's name in the configuration is a promise that only the script can keep. A script that reports it
-under another name trains to its end like any other; without a word nobody would learn of it.
+under another name trains to its end like any other; without a message the mistake would stay unnoticed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FACTS = sa.text(
     ORDER BY t.task_id
     """
 )
-# The first of them is found soon if the metric is reported at all.
+# The first report is found soon if the metric is ever reported.
 _REPORTED = sa.text(
     """
     SELECT e.config -> 'searcher' ->> 'metric' AS metric, EXISTS (

@@ -4,7 +4,8 @@
 Reads questions from stdin, each a length (four bytes, big-endian) and JSON: ``{"patterns": [[pattern,
 seconds], …], "lines": [text, …]}``. Writes a line of JSON for each pattern, in their order: the index of the
 first line that matches, null, or a text that says why the pattern cannot be used. A pattern that takes more
-than its seconds of processor time ends the process (SIGVTALRM): nothing else stops an expression.
+than its seconds of processor time ends the process (SIGVTALRM), because an expression cannot be stopped
+otherwise.
 """
 
 from __future__ import annotations

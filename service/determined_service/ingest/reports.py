@@ -73,8 +73,8 @@ class Batch:
     ) -> None:
         """Adds one report; raises BadRequest for what cannot be one, or is larger than the limits.
 
-        ``least``: of its steps. MLflow's clients log what was before the training as step -1. ``by_time``: of
-        several of one step the latest is the last.
+        ``least``: of its steps. MLflow's clients log values from before the training as step -1. ``by_time``:
+        of several of one step the latest is the last.
         """
         moment = _moment(end_time)
         if type(steps) is not int or not least <= steps <= MAX_STEPS:
@@ -105,7 +105,7 @@ class Batch:
             b"%s\t%d\t%s\t%s\t%s\n"
             % (text_field(group), steps, moment.isoformat().encode(), json_field(encoded), extra)
         )
-        # What was before the training is not where a leg begins again.
+        # Reports from before the training do not mark the restart of a leg.
         if 0 <= steps < self.first_steps.get(group, MAX_STEPS + 1):
             self.first_steps[group] = steps
         self.summaries.add(group, steps, metrics, moment if by_time else None)

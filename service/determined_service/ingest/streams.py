@@ -1,4 +1,4 @@
-"""Numbered batches: decides which of them are new."""
+"""Numbered batches: decide which batches are new."""
 
 from __future__ import annotations
 

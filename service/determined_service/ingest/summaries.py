@@ -52,7 +52,7 @@ class Summary:
         return (self.time, _comparable(self.last)) <= (time, _comparable(value))
 
     def merge(self, later: Summary, *, by_time: bool) -> None:
-        """Adds what came after. ``by_time``: the steps say nothing about what is the last."""
+        """Add a later summary. ``by_time``: the steps do not define the last value."""
         if later.type != self.type:
             self.type = "string"
         self.count += later.count

@@ -28,8 +28,8 @@ async def note_validations(
 ) -> None:
     """Updates best and latest of the trials, tells searchers that go by reports.
 
-    ``rolled_back``: trials some of whose validations were archived just now, whose best may be gone.
-    A searcher metric that is NaN, infinite or no number never is a trial's best.
+    ``rolled_back``: trials some of whose validations were archived just now, whose best may be gone. A
+    searcher metric that is NaN, infinite or not a number is never a trial's best.
     """
     by_trial: dict[int, list[Reported]] = {trial_id: [] for trial_id in rolled_back}
     for one in reported:

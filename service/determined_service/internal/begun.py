@@ -17,7 +17,7 @@ def require_own(served: Served | None, flow_run_id: UUID) -> None:
 
 
 def token_for(served: Served | None, kind: str, id: int, settings: Settings) -> str:
-    """The token for what the run has begun; an agent needs none."""
+    """The token for the thing that the run has begun; an agent needs none."""
     if served is None:
         return ""
     return serving.sign(settings.agent_token.get_secret_value(), Served(kind, str(id)))

@@ -1,4 +1,4 @@
-"""Loops that begin what is due: at once when something was announced, else every few seconds."""
+"""Loops that begin due runs: at once after an announcement, else every few seconds."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ PASS_S = 5.0
 class Due(ABC):
     """One per cluster (the leader's), where there is a Prefect. Every pass may be repeated.
 
-    The times are the service's own: each is a row, which the transaction that begins a run moves on. So what
-    was missed while the cluster was down is caught up once. (Prefect makes no runs for times at which its
-    server was down, and starts every late one.) ``topic``: after an announcement of it a pass comes at once.
+    The times are the service's own: each is a row, which the transaction that begins a run moves on. So times
+    missed while the cluster was down give one run. (Prefect makes no runs for times at which its server was
+    down, and starts every late one.) ``topic``: after an announcement of it a pass comes at once.
     """
 
     topic: ClassVar[str]
 
     async def run(self, hub: Hub) -> None:
-        """Repeats passes for ever."""
+        """Repeat passes for ever."""
         with hub.subscribe([self.topic]) as event:
             while True:
                 event.clear()
@@ -38,4 +38,4 @@ class Due(ABC):
 
     @abstractmethod
     async def run_pass(self) -> None:
-        """Begins what is due."""
+        """Begin the due runs."""

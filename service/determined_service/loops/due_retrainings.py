@@ -33,7 +33,7 @@ class DueRetrainings(Due):
         self._next_look = 0.0
 
     async def run_pass(self) -> None:
-        """Begins what is due."""
+        """Begin the due runs."""
         async with reader(self._db).connect() as conn:
             due = list((await conn.execute(_DUE)).scalars())
         for retraining_id in [*due, *await self._stirred(due)]:
@@ -57,7 +57,7 @@ class DueRetrainings(Due):
         return found
 
     async def _begin(self, retraining_id: int) -> None:
-        """Begins a run for all that asks for one: the schedule, and the events, whose marks move on."""
+        """Begin one run for all its causes: the schedule, and the events, whose marks move on."""
         async with changing(self._db) as change:
             found = await change.conn.execute(
                 sa.select(retrainings)

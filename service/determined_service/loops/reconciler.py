@@ -96,7 +96,7 @@ _QUIETLY_STOPPING = sa.text(
     """
 )
 # Trials that wait after the platform has lost several legs (exits.LOST_WAITS_S). No other change leaves a
-# trial like this; should one do so, the experiment would wait for ever.
+# trial in this state; if one did, the experiment would wait for ever.
 _STRANDED = sa.text(
     """
     SELECT t.id, t.task_id, t.experiment_id, t.op_complete, t.closed, e.config -> 'searcher' AS searcher
@@ -117,10 +117,10 @@ _DROP_ORPHANS = sa.text(
 
 
 class Reconciler:
-    """One per cluster (the leader's). ``gateway`` None: there is no Prefect to ask.
+    """One per cluster (the leader's). ``gateway`` None: without Prefect.
 
-    ``start_timeout_s``: how long an agent may take to start what it was given. ``stuck_run_s``: how
-    long a run may be Cancelling or Pending in Prefect. ``schedulers``: who says why a request waits.
+    ``start_timeout_s``: seconds within which an agent must start its assignments. ``stuck_run_s``: how long a
+    run may be Cancelling or Pending in Prefect. ``schedulers``: who says why a request waits.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Reconciler:
             logger.warning("unmanaged trial %s ended: %s", trial_id, unmanaged.SILENT)
 
     async def _end_idle(self) -> None:
-        # Nobody could show that he uses anything while no service ran.
+        # No use could be reported while no service ran.
         if time.monotonic() - self._began < self._agent_timeout_s:
             return
         async with reader(self._db).connect() as conn:

@@ -10,14 +10,14 @@ from urllib.parse import unquote
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 _API = r"(?:ajax-)?api/[\d.]+"
-# What runs commands or code, spends money or reaches other hosts in the cluster's name.
+# Routes that run commands or code, spend money or reach other hosts in the cluster's name.
 _CLOSED = re.compile(
     rf"{_API}/(?:mlflow/)?(?:assistant|gateway-proxy|jobs|demo|prompt-optimization|genai|workspaces)(?:/|$)"
     rf"|{_API}/mlflow/(?:runs/create-promptlab-run|(?:issues|scorer|genai/evaluate)/invoke)(?:/|$)"
     r"|gateway(?:/|$)",
     re.IGNORECASE,
 )
-# What may be looked at, and is empty.
+# Routes that may be read, and are empty.
 _CLOSED_TO_CHANGES = re.compile(
     rf"{_API}/(?:mlflow/)?(?:gateway|webhooks|mcp[^/]*|ui-telemetry|scorers)(?:/|$)",
     re.IGNORECASE,

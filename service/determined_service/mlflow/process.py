@@ -61,7 +61,7 @@ class MlflowServer:
 
     @property
     def spool(self) -> Path:
-        """The folder of files on their way to it. It is there while the server runs."""
+        """The folder of files on their way to it. It exists while the server runs."""
         return self._settings.data_dir.absolute() / "mlflow"
 
     @contextlib.asynccontextmanager
@@ -94,7 +94,7 @@ class MlflowServer:
         return True
 
     async def end_when_idle(self, idle_s: float) -> None:
-        """For ever: ends the process after that many seconds without a request."""
+        """Loop for ever: end the process after this number of seconds without a request."""
         while True:
             left = self._used + idle_s - time.monotonic()
             await asyncio.sleep(max(left, idle_s / 10, 0.01))

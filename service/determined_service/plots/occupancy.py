@@ -1,4 +1,4 @@
-"""Assigns trials to brackets, and counts how many of them reached each rung."""
+"""Assign trials to brackets, and count the trials that reached each rung."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from determined_service.plots.section import Section
 
 BEST_LISTED = 10
 TEXT_MOST = 120
-# What the page says of the searcher: no other part of a configuration is shown, as some hold secrets
+# The page's description of the searcher: no other part of a configuration is shown, because some hold secrets
 # (environment variables).
 SEARCHER_FIELDS = (
     "name", "metric", "smaller_is_better", "max_trials", "max_concurrent_trials", "max_length",

@@ -52,7 +52,7 @@ class Renderer:
 
 
 async def _draw(order: Order) -> tuple[int | None, bytes, str]:
-    """The process' exit code (None: it took too long), its output, and what it said on stderr."""
+    """The process' exit code (None: it took too long), its output, and its standard error."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",

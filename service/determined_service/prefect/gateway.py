@@ -165,13 +165,13 @@ class Gateway(Protocol):
     async def cancelled_among(
         self, run_ids: Sequence[UUID], before: datetime.datetime
     ) -> list[UUID]:
-        """Those of these runs, of any flow, that are Cancelled, or Cancelling since ``before``."""
+        """The runs among these, of any flow, that are Cancelled, or Cancelling since ``before``."""
 
     async def unfinished(self) -> list[OpenRun]:
         """Runs of our flows that are Cancelling or Pending (InfrastructurePending too)."""
 
     def is_away(self, error: Exception) -> bool:
-        """True if ``error`` means that Prefect does not answer at all."""
+        """True if ``error`` means that Prefect does not answer."""
 
 
 def import_prefect() -> None:
@@ -220,8 +220,8 @@ class PrefectGateway:
         token: str,
         parent: ParentRun | None = None,
     ) -> UUID:
-        """Creates a run of the deployment, once per ``key``; of a ``parent`` it is a subflow. ``token``: what
-        the run shows the service.
+        """Creates a run of the deployment, once per ``key``; of a ``parent`` it is a subflow. ``token``: the
+        run's token for the service.
 
         Raises NotDeployed.
         """

@@ -1,7 +1,7 @@
 """The template of jobs in new work pools of our agents' type: the settings that deployments may change.
 
-The agents' worker has the same (a test compares them), but Prefect asks for it only when the first of them
-starts. Until then nobody could deploy to the pool.
+The agents' worker has the same (a test compares them), but Prefect asks for it only when the first such
+worker starts. Until then nobody could deploy to the pool.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeps flow runs alive: those of experiments, pipelines, runs of retrainings and deletions.
+"""Keep the flow runs of experiments, pipelines, runs of retrainings and deletions alive.
 
 A run of an owner that is open is made, once; it is started again when its flow was interrupted, and after ten
 times in a row the owner is given up. When a user cancels it on Prefect's page, its owner is cancelled. When
@@ -96,7 +96,7 @@ class Keeper:
         self._began = time.monotonic()
 
     async def run(self, hub: Hub) -> None:
-        """Repeats passes for ever: at once when something was announced, else when a look is due."""
+        """Repeat passes for ever: at once after an announcement, else when a check is due."""
         backoff = Backoff(*AWAY_SECONDS)
         with hub.subscribe([topics.KEPT_RUNS]) as event:
             while True:
@@ -280,7 +280,7 @@ class Keeper:
             await self._bump_pools(change, row)
 
     async def _end(self, row: sa.Row[Any], standing: OwnerStanding, run: RunState) -> None:
-        """Has the run of an owner that has ended say so.
+        """Set the end state of an ended owner's run.
 
         A flow that died, or that was killed with the last word on its lips, cannot say it: then it is said
         here. So it is for one that nothing is heard of, though its run has no final state.

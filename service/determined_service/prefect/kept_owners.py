@@ -102,7 +102,7 @@ class KeptOwner(ABC):
 
     @abstractmethod
     async def stop(self, db: Database, id: int, reason: str, *, failed: bool) -> None:
-        """Ends it, unless it has ended: somebody cancelled its run, or (``failed``) no run of it lives."""
+        """End it, unless it has ended: somebody cancelled its run, or (``failed``) it has no live run."""
 
     async def show(self, change: Change, id: int) -> None:  # noqa: B027
         """Its run has been made: has the run's page written, if it has one."""
@@ -265,7 +265,7 @@ class KeptRetraining(KeptOwner):
 
 
 class KeptDeletion(KeptOwner):
-    """It cannot be cancelled, only done again: what it has marked is lost already."""
+    """It cannot be cancelled, only repeated: its marked checkpoints are lost already."""
 
     column, noun, serves = keeping.DELETION, "deletion", serving.DELETION
     deployment = prefect.DELETION_DEPLOYMENT
@@ -343,7 +343,7 @@ _PIPELINE_ENDS: Mapping[str, tuple[str, str]] = {
     machine.AWAITING: COMPLETED,
 }
 _RETRAINING_ENDS: Mapping[str, tuple[str, str]] = {runs.FAILED: FAILED, runs.CANCELED: CANCELLED}
-# Of which pipeline's run the experiment's is a subflow.
+# The pipeline whose run has the experiment's run as a subflow.
 _PIPELINE = sa.text(
     """
     SELECT x.pipeline_id AS id, r.flow_run_id, x.step, x.item, x.attempt

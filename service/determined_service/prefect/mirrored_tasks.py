@@ -40,7 +40,7 @@ class MirroredTask:
             await self.kind.kill(change, self.id)
 
     def tell_end(self, change: Change) -> None:
-        """Has Prefect told the end of it (held, and ended) once more."""
+        """Send its end (held, and ended) to Prefect again."""
         prefect_states.ended(change, self.entity, self.state, self.reason, again=True)
 
     async def tell_present(self, change: Change, queued: str) -> None:

@@ -56,8 +56,8 @@ _LOCK = sa.text(
 def substance(waiting: Waiting, jobs_ahead: int) -> object:
     """The part of a reason that must change before Prefect is told again.
 
-    The kind of the reason; the numbers of those that are first in line, which are few; of those behind, how
-    many jobs are ahead, roughly.
+    The kind of the reason; for requests first in line, which are few, its numbers; for later requests,
+    roughly the number of jobs ahead.
     """
     reason = waiting.reason
     ahead = jobs_ahead if jobs_ahead <= EXACT else EXACT + jobs_ahead.bit_length()

@@ -35,7 +35,7 @@ class Side(Protocol):
         """Pause the work pool or let it go on, if it exists."""
 
     async def place_deployments(self, pool: str, pools: Collection[str]) -> bool:
-        """Moves our deployments from ``pools`` to ``pool``. Returns whether every one was there."""
+        """Moves our deployments from ``pools`` to ``pool``. Returns whether every pool existed."""
 
 
 class WorkPools:
@@ -47,7 +47,7 @@ class WorkPools:
         self._settings = settings
 
     async def run(self, hub: Hub) -> None:
-        """Repeats passes for ever: at once when another configuration is in force."""
+        """Repeat passes for ever: at once after a change of the configuration."""
         backoff = Backoff(*RETRY_S)
         with hub.subscribe([topics.CLUSTER]) as event:
             while True:
@@ -67,7 +67,7 @@ class WorkPools:
     async def run_pass(self) -> bool:
         """Brings Prefect to the pools of the database, once. Returns whether the flows are in their pool.
 
-        A pool that was removed is paused, and only what was paused for that goes on by itself.
+        A removed pool is paused; only pools paused for this reason resume automatically.
         """
         async with reader(self._db).connect() as conn:
             rows = list(await conn.execute(sa.select(pools).order_by(pools.c.name)))

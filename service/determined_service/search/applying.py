@@ -61,8 +61,8 @@ async def apply(
     """Everything of ``batch`` but its Shutdown; ``experiment`` is its locked row (id, state, searcher,
     resource_pool).
 
-    ``fresh``: the experiment is new, so there are no trials to take up. Returns the trials made
-    (:func:`trial_ref`). Raises BadRequest for what makes no sense.
+    ``fresh``: the experiment is new, so no trials can be taken up. Returns the trials made
+    (:func:`trial_ref`). Raises BadRequest for invalid operations.
     """
     reports = trial_queue.is_reports_form(experiment.searcher)
     existing = await _change_existing(change, experiment, batch, reports)
@@ -93,7 +93,7 @@ async def _create(
     warm_start = await find_warm_start(change.conn, searcher) if created else None
     sources = {asked.create.source for _, asked in created if asked.create and asked.create.source}
     latest = await latest_checkpoints(change.conn, experiment.id, sources)
-    # In the reports form the searcher's limit, where there is one, is the only length there is.
+    # In the reports form the searcher's limit, if any, is the only length.
     limit = searcher.get("max_time") if reports else None
     for request_id, asked in created:
         assert asked.create is not None
@@ -212,7 +212,7 @@ async def shut_down(change: Change, experiment_id: int, shutdown: Shutdown) -> s
 
 
 async def complete(change: Change, experiment_id: int) -> str:
-    """The reason of a search's end, with what its user must know of it."""
+    """The reason of a search's end, with advice for its user."""
     never = await missing_metric.never_reported(change.conn, experiment_id)
     return "the search is complete" + (f"; but {never}" if never else "")
 

@@ -69,8 +69,8 @@ def event_json(event_id: int, event: Mapping[str, Any]) -> dict[str, Any]:
 def queue_json(queue: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The queue (rows of ``id`` and ``event``) without progress that newer progress has replaced.
 
-    A search method that was away for hours would be sent one event for every few seconds of each
-    trial. Ids have gaps then, which is no matter: an answer takes all events before it off the queue.
+    A search method that was away for hours would be sent one event for every few seconds of each trial. Ids
+    then have gaps, which is harmless: an answer removes all earlier events from the queue.
     """
     rows = list(queue)
     newest = {

@@ -210,10 +210,10 @@ async def commit_quietly(
     operations_digest: str | None,
     progress: float,
 ) -> Committed | None:
-    """A commit without operations, which is most of them: one statement, no transaction.
+    """Store a commit without operations, the usual case: one statement, no transaction.
 
-    None: it was stored before, or ``driver`` drives no more, or there is no such search;
-    :func:`commit` knows which.
+    None: it was stored before, or ``driver`` no longer drives, or the search does not exist; :func:`commit`
+    finds out which.
     """
     found = await conn.execute(
         _STORE_QUIETLY,

@@ -16,7 +16,7 @@ from determined_service.base.errors import BadRequest
 async def find_warm_start(conn: AsyncConnection, searcher: Mapping[str, Any]) -> uuid.UUID | None:
     """``source_checkpoint_uuid`` of the searcher section, or the latest of ``source_trial_id``.
 
-    None: trials start from nothing. Raises BadRequest when what is named is not there.
+    None: trials start from nothing. Raises BadRequest when the named source does not exist.
     """
     trial_id = searcher.get("source_trial_id")
     if trial_id is not None:
@@ -44,7 +44,7 @@ async def find_warm_start(conn: AsyncConnection, searcher: Mapping[str, Any]) ->
 async def complete_checkpoints(
     conn: AsyncConnection, wanted: Collection[uuid.UUID]
 ) -> set[uuid.UUID]:
-    """Those of ``wanted`` that are stored completely."""
+    """The checkpoints of ``wanted`` that are stored completely."""
     if not wanted:
         return set()
     found = await conn.execute(
@@ -62,7 +62,7 @@ async def latest_checkpoints(
 ) -> dict[str, uuid.UUID]:
     """The latest checkpoint of each of these trials, by request id.
 
-    Raises BadRequest when a trial has none, or there is no such trial in the experiment.
+    Raises BadRequest when a trial has none, or the experiment has no such trial.
     """
     if not request_ids:
         return {}

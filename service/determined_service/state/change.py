@@ -1,4 +1,4 @@
-"""One transaction of the control half: a connection and what must be announced at its end.
+"""One transaction of the control half: a connection and the announcements at its end.
 
 The last statement of a change appends the searcher's events, writes the outbox rows and announces
 the topics: one statement however many there are, and the lock on the search's row comes last. A

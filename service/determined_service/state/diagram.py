@@ -55,7 +55,7 @@ def section() -> str:
 
 
 def redraw(page: str) -> str:
-    """``page`` with its section drawn anew. Raises ValueError when the markers are not there, once each."""
+    """``page`` with its section drawn anew. Raises ValueError unless each marker occurs exactly once."""
     if page.count(BEGIN) != 1 or page.count(END) != 1:
         raise ValueError(f"the page must have the lines {BEGIN!r} and {END!r}, once each")
     before, rest = page.split(BEGIN)

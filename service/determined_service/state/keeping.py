@@ -1,4 +1,4 @@
-"""Flow runs that are kept alive: what their owners, and the flows themselves, say of them.
+"""Flow runs that are kept alive: the records of their owners and of the flows.
 
 An owner is an experiment, a pipeline, a run of a retraining or a deletion, named by its column of `kept_runs`
 and its id. Code that begins, resumes or ends one calls this module in the same transaction. The leader's
@@ -116,7 +116,7 @@ def _seen(quiet_s: float) -> dict[str, Any]:
 
 
 async def look_soon(conn: AsyncConnection, flow_run_ids: Sequence[UUID]) -> bool:
-    """Has those of the runs that are kept looked at now; whether there are any."""
+    """Order an immediate check of the kept ones among the runs; returns whether there are any."""
     found = await conn.execute(
         sa.update(kept_runs)
         .where(r.flow_run_id.in_(flow_run_ids), ~r.settled)
@@ -127,7 +127,8 @@ async def look_soon(conn: AsyncConnection, flow_run_ids: Sequence[UUID]) -> bool
 
 
 async def unsettle(conn: AsyncConnection, flow_run_ids: Sequence[UUID]) -> set[UUID]:
-    """Has those of the runs that are kept looked at until they have ended as their owners; which are kept."""
+    """Order checks of the kept ones among the runs until they have ended like their owners; returns the kept
+    ones."""
     await conn.execute(
         sa.update(kept_runs)
         .where(r.flow_run_id.in_(flow_run_ids), r.settled)

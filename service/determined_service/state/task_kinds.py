@@ -1,5 +1,4 @@
-"""Names of the kinds of task, as ``tasks.kind`` holds them; the classes in ``lifecycle/kinds`` say what
-each does."""
+"""Names of the kinds of task, as in ``tasks.kind``; the classes in ``lifecycle/kinds`` define them."""
 
 from __future__ import annotations
 

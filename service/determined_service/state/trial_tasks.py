@@ -1,7 +1,7 @@
-"""The tasks of a trial: the one that it has, and those that it had before its experiment was continued.
+"""The tasks of a trial: the present one, and those from before its experiment was continued.
 
-The run in Prefect, what the mirror has still to say of it and the experiments that its processes submitted
-belong to the trial: the newest task takes them over. Allocations, legs, log lines and checkpoints stay.
+The run in Prefect, its undelivered messages and the experiments that its processes submitted belong to the
+trial: the newest task takes them over. Allocations, legs, log lines and checkpoints stay.
 """
 
 from __future__ import annotations

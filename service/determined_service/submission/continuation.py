@@ -42,7 +42,7 @@ SEARCHES = (SINGLE, "random", "grid", "async_halving", "adaptive_asha")
 FIXED = ("project", "workspace")
 """Fields that an override must not change."""
 
-# What is known of the task that a trial has: another takes its place as soon as the trial runs again.
+# The record of a trial's present task: another task replaces it as soon as the trial runs again.
 _TASK = """jsonb_build_object(
             'id', t.task_id, 'state', t.state, 'reason', t.reason, 'end_time', t.end_time)"""
 _REMEMBER = sa.text(

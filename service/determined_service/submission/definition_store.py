@@ -32,7 +32,7 @@ async def store_definition(
 ) -> bool:
     """Store the definition if it is new. Returns True if it was, and so counts in the owner's quota.
 
-    A file goes in pieces: no copy of it holds anybody up.
+    A file is sent in pieces, so that copying it delays no other request.
     """
     if isinstance(definition.archive, bytes):
         made = await conn.execute(

@@ -1,4 +1,5 @@
-"""Launches commands, notebooks and the like: everything is checked before anything is stored.
+"""Launch commands, notebooks, shells, TensorBoards and generic tasks: everything is checked before anything
+is stored.
 
 :func:`prepare` needs no database, :func:`plan` checks the rest against it, :func:`store` writes.
 """

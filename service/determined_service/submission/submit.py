@@ -85,7 +85,7 @@ class SubmissionPlan:
 
 
 async def prepare(submission: Submission, settings: Settings) -> Prepared:
-    """All that needs no database: it takes most of the time. Raises BadRequest with all errors."""
+    """The checks without the database, which take most of the time. Raises BadRequest with all errors."""
     text = submission.config
     files = () if submission.definition is not None else submission.model_definition
     small = len(text) + content_size(files) <= LONG_BYTES
@@ -206,7 +206,7 @@ async def store(
     ``submitted_by``: the task whose process submits it.
 
     Returns its id. Raises Conflict when the same submission has made an experiment meanwhile, BadRequest when
-    the resource pool has gone, OverQuota. The search goes on with as many trials as it wants then.
+    the resource pool has gone, OverQuota. The search may then create any number of trials.
     """
     conn = change.conn
     # Again: it may have left the cluster configuration meanwhile.

@@ -1,4 +1,4 @@
-"""Stored model definitions, read in pieces: one may have 95 MiB, and nobody waits for the whole of it."""
+"""Stored model definitions, read in pieces: one may have 95 MiB, and no request waits for the whole."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Archive:
     async def _piece(self, db: Database, at: int) -> bytes:
         """From the byte ``at`` on; empty when the definition is deleted.
 
-        Past SQLAlchemy, which has no way to ask for binary answers: as text a byte is two digits, and their
-        reading was four fifths of what a download cost the service.
+        Past SQLAlchemy, which cannot ask for binary answers: as text a byte is two digits, and parsing these
+        took four fifths of a download's cost in the service.
         """
         async with reader(db).connect() as conn:
             driver: Any = (await conn.get_raw_connection()).driver_connection
@@ -62,7 +62,7 @@ class Archive:
         return row[0] if row is not None else b""
 
     async def save(self, db: Database, file: IO[bytes]) -> None:
-        """Writes all of it to ``file``, which is at its beginning then."""
+        """Write the whole archive to ``file`` and rewind it."""
         async for piece in self.pieces(db):
             file.write(piece)
         file.seek(0)

@@ -29,7 +29,7 @@ _larger = e.config["searcher"]["smaller_is_better"].astext == "false"
 
 
 def _first(loss: sa.ColumnElement[Any], wanted: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    # As the index of the loss has it, so that Postgres reads one trial and not all of them.
+    # In the index's form of the loss, so that Postgres reads one trial instead of all.
     ordered = (
         sa.select(trials.c.id, _metric)
         .where(_mine, _metric.is_not(None), wanted)

@@ -31,7 +31,7 @@ _PORTS_READY = (
     sa.select(sa.func.bool_and(allocation_ports.c.ready))
     .where(
         allocation_ports.c.allocation_id == _l.id,
-        # Those that the user has named (environment.proxy_ports) are the user's affair.
+        # The user decides about ports that the user has named (environment.proxy_ports).
         sa.not_(allocation_ports.c.name.regexp_match("^[0-9]+$")),
     )
     .correlate(_LAST)

@@ -174,7 +174,7 @@ async def _lineage(
     configuration. None: no trial has stored it.
 
     ``data``: the section of the configuration, where users name the data and its version; ``trialMetadata``:
-    what the trial has noted itself (``train.set_metadata``).
+    the trial's own metadata (``train.set_metadata``).
     """
     found = await conn.execute(
         sa.select(

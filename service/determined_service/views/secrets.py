@@ -1,9 +1,9 @@
-"""Decides which parts of a configuration a subject sees: all of it, or a copy without the secrets.
+"""Decide which parts of a configuration a subject sees: the whole, or a copy without the secrets.
 
 Every view that shows a configuration, a storage section or the program of a task asks here. The owner and
-administrators see everything (and so do agents). A training process sees what its own experiment and those
-that its task submitted hold, and the storage of its owner's other experiments, whose checkpoints it may read.
-Everybody else sees ``********``; :mod:`determined.expconf.masking` knows the fields.
+administrators see everything (and so do agents). A training process sees the configurations of its own
+experiment and of experiments that its task submitted, and the storage of its owner's other experiments, whose
+checkpoints it may read. Everybody else sees ``********``; :mod:`determined.expconf.masking` knows the fields.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Viewer:
         experiment_id: int | None = None,
         submitted_by: str | None = None,
     ) -> str:
-        """The text from which ``config`` was made. Viewers who may not see its secrets get it without
-        comments, written anew."""
+        """The text from which ``config`` was made. Viewers who may not see its secrets get a rewritten text
+        without comments."""
         if not text or self._sees_all(owner_id, experiment_id, submitted_by):
             return text
         known = self.default_storage
@@ -99,7 +99,7 @@ class Viewer:
         task_id: str,
         submitted_by: str | None = None,
     ) -> dict[str, Any] | None:
-        """The configuration of a command, a notebook and the like; others do not see its program."""
+        """The configuration of a launched task; other users do not see its program."""
         if config is None:
             return None
         if self.subject.task == task_id or self._sees_all(owner_id, None, submitted_by):

@@ -1,4 +1,4 @@
-"""Tasks of every kind: what has an owner, allocations and logs."""
+"""Tasks of every kind, with owners, allocations and logs."""
 
 from __future__ import annotations
 

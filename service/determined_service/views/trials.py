@@ -256,7 +256,7 @@ def summary_json(row: sa.Row[Any]) -> dict[str, Any]:
 
 
 async def weight_of(conn: AsyncConnection, trial_id: int) -> int:
-    """About how many bytes :func:`get_trial` makes, without its legs; 0: there is no such trial."""
+    """The approximate size in bytes of :func:`get_trial`'s answer, without legs; 0 for an unknown trial."""
     found = await conn.execute(sa.select(WEIGHT).where(t.id == trial_id))
     return int(found.scalar_one_or_none() or 0)
 

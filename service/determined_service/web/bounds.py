@@ -1,9 +1,9 @@
 """The first look at every request: the size of its body, its address and parameters.
 
 :class:`Bounds` goes around the whole application. A body is counted as it arrives, with or without a
-Content-Length; what is too large is refused with 413 before anybody reads it. Bodies that are read by
-models are looked at here too: they are parsed before their route is asked who may do this. And the last
-look: the answer leaves by :mod:`~determined_service.web.sending`.
+Content-Length; a larger one is refused with 413 before it is parsed. Bodies that models parse are checked
+here too, because they are parsed before the route checks the rights. And the last look: the answer leaves by
+:mod:`~determined_service.web.sending`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from determined_service.base.shares import COUNTED, SENDING
 from determined_service.web.request import check_body
 from determined_service.web.sending import PacedAnswer, while_wanted
 
-# The routes that take larger bodies; they read these themselves, once they know who asks.
+# The routes that take larger bodies; they read these themselves after authentication.
 _LARGER = (
     (re.compile(r"/api/v1/experiments(/by-external-id/.*)?"), limits.SUBMISSION_BYTES),
     (re.compile(r"/api/v1/models/[^/]+/retraining"), limits.SUBMISSION_BYTES),

@@ -32,5 +32,5 @@ def describe_aside(app: FastAPI) -> None:
 
 def _written(app: FastAPI) -> bytes:
     schema: dict[str, Any] = app.openapi()
-    # In pieces: the C encoder would write all of it at once, without giving way to the event loop.
+    # In pieces: the C encoder would write the whole at once and block the event loop.
     return "".join(json.JSONEncoder(ensure_ascii=False).iterencode(schema)).encode()

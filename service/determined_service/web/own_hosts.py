@@ -1,5 +1,5 @@
-"""The host names of MLflow's and Prefect's pages: nothing else of the service is there, and so of their
-origin."""
+"""The host names of MLflow's and Prefect's pages: the service serves nothing else there, so nothing else
+shares their origin."""
 
 from __future__ import annotations
 

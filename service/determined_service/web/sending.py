@@ -37,7 +37,7 @@ class PacedAnswer:
         body: Any = message.get("body", b"")
         more = bool(message.get("more_body"))
         if message["type"] != "http.response.body" or (len(body) <= PIECE_BYTES and not more):
-            # What is short and whole waits for nobody: it lies in the connection's buffer.
+            # A short complete body does not wait, because it fits into the connection's buffer.
             self.has_ended = message["type"] == "http.response.body"
             await self._send(message)
             return
@@ -60,7 +60,7 @@ class PacedAnswer:
             self._patience = None
 
     def give_up(self) -> None:
-        """The client is too slow, and others wait: nothing more of it is sent."""
+        """The client is too slow, and others wait: stop sending its answer."""
         self._is_given_up = True
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time())

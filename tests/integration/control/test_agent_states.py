@@ -70,7 +70,7 @@ async def test_only_the_registered_session_is_heard(world: World) -> None:
     assert set(await shown(world)) == {"0", "1"}
 
 
-async def test_a_leg_that_was_accepted_says_what_it_waits_for(world: World) -> None:
+async def test_an_accepted_leg_names_its_wait(world: World) -> None:
     await world.register()
     driver = await world.started(SINGLE)
     trial = await world.launched()

@@ -69,7 +69,7 @@ async def test_another_slots_work_goes_on(world: World) -> None:
     assert other["allocation_id"] in world.running
 
 
-async def test_who_may_and_what_does_not_exist(world: World) -> None:
+async def test_rights_and_unknown_ids(world: World) -> None:
     await world.register()
     assert (await world.user.post(f"{AGENT}/disable")).status_code == 403
     for path in ("a9", "a1/slots/7"):

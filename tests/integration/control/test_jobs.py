@@ -140,7 +140,7 @@ async def test_a_move_past_another_priority_takes_it(world: World) -> None:
     assert config["resources"]["priority"] == 10
 
 
-async def test_a_batch_in_order_and_what_it_is_refused(world: World) -> None:
+async def test_a_batch_in_order_and_its_refusals(world: World) -> None:
     first, second = await waiting(world, 2)
     answer = await update(
         world,

@@ -192,7 +192,7 @@ async def test_fields_of_old_that_are_dropped(world: World) -> None:
     assert await described(world, driver.experiment_id) == [words]
 
 
-async def test_what_runs_outside_of_the_cluster(world: World) -> None:
+async def test_scripts_outside_the_cluster(world: World) -> None:
     config = SINGLE.replace("max_restarts: 1", "max_restarts: 2") + "workspace: Vision Team\n"
     body = {"config": config, "unmanaged": True}
     answer = ok(await world.user.post("/api/v1/experiments", json=body))

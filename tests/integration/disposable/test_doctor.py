@@ -41,7 +41,7 @@ def test_the_doctor_tries_the_checkpoint_storage(disposable: LocalCluster) -> No
     assert "checkpoint storage" not in findings(disposable)
 
 
-def test_the_doctor_without_the_service_and_without_all_of_it(disposable: LocalCluster) -> None:
+def test_the_doctor_without_the_service_and_without_any_component(disposable: LocalCluster) -> None:
     process_of(disposable, "service").kill()
     found = until("a finding", lambda: findings(disposable))
     assert found["service"] == "FAILED"

@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 from tests.integration.mlflow.conftest import Cluster
 
 
-def test_a_model_has_the_metrics_that_runs_say_of_it(tracking: Cluster) -> None:
+def test_a_model_has_the_metrics_that_runs_report(tracking: Cluster) -> None:
     client = mlflow.MlflowClient()
     experiment = mlflow.set_experiment("metrics of models").experiment_id
     data = mlflow.data.from_pandas(pd.DataFrame({"x": [1.0, 2.0]}), name="held out")

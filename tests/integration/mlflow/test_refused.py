@@ -261,7 +261,7 @@ def test_an_experiment_tells_when_it_was_changed(cluster: Cluster) -> None:
     assert [one["experiment_id"] for one in found] == [experiment]
 
 
-def test_a_client_that_traces_is_told_what_to_do(
+def test_a_client_that_traces_gets_advice(
     tracking: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the message does not mention an expired login, as MLflow's client does at a 403."""

@@ -451,7 +451,7 @@ async def test_a_glob_that_matches_nothing_changes_nothing(
     assert str(row.latest_checkpoint) == latest
 
 
-async def test_what_is_refused(world: World, user: httpx.AsyncClient) -> None:
+async def test_refusals(world: World, user: httpx.AsyncClient) -> None:
     leg = await world.leg(config=CONFIG)
     (name,) = await validated(leg, 0.3)
     unknown = str(uuid.uuid4())

@@ -121,7 +121,7 @@ async def test_a_prefect_that_is_away(
     assert prefect["problem"]
 
 
-async def test_what_is_stuck(service_app: FastAPI, user: httpx.AsyncClient, world: World) -> None:
+async def test_stuck_work(service_app: FastAPI, user: httpx.AsyncClient, world: World) -> None:
     experiment = await world.experiment()
     trial, _ = await world.trial(experiment)
     await run(

@@ -256,7 +256,7 @@ async def test_operations_form_makes_no_events_of_reports(world: World) -> None:
     assert await world.rows(sa.select(search_events)) == []
 
 
-async def test_a_leg_that_begins_again_replaces_what_was_after(world: World) -> None:
+async def test_a_restarted_leg_replaces_later_reports(world: World) -> None:
     first = await world.leg()
     await first.store(*(report(step, loss=step / 10) for step in range(1, 9)))
     await first.store(*(report(step, "validation", loss=1 / step) for step in (2, 4, 8)))

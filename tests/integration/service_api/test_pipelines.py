@@ -300,7 +300,7 @@ async def test_a_person_approves_and_the_model_is_promoted_once(
     assert listed[1]["metadata"] == {"pipeline": {"id": one, "step": "promote"}}
 
 
-async def test_who_rejects_fails_the_step_and_a_resumed_pipeline_asks_again(
+async def test_a_rejection_fails_the_step_and_a_resumed_pipeline_asks_again(
     pipes: Pipelines,
 ) -> None:
     one = await pipes.submit(
@@ -325,7 +325,7 @@ async def test_who_rejects_fails_the_step_and_a_resumed_pipeline_asks_again(
     assert (await pipes.get(asks))["state"] == "CANCELED"
 
 
-async def test_a_pipeline_promotes_only_what_its_owner_may(
+async def test_a_pipeline_promotes_only_with_its_owners_rights(
     pipes: Pipelines, agent: httpx.AsyncClient, service_app: FastAPI
 ) -> None:
     ok(await pipes.user.post("/api/v1/models", json={"name": "digits"}))

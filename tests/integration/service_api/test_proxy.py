@@ -277,7 +277,7 @@ async def test_the_clients_tunnel(proxied: Proxied) -> None:
         assert refused.returncode == 1 and b"has no port 99; it has 8265" in err
 
 
-async def test_who_may(proxied: Proxied) -> None:
+async def test_rights(proxied: Proxied) -> None:
     """The proxy refuses visitors without a login, other users and processes; it admits permitted users only
     while their session lasts."""
     seen: list[bytes] = []

@@ -115,7 +115,7 @@ async def test_another_trial_of_the_owner_sees_the_storage_of_checkpoints_only(
     assert held(answer) == [*SECRETS]
 
 
-async def test_a_stranger_gets_the_rest_of_it(world: World, people: People) -> None:
+async def test_a_stranger_gets_the_rest(world: World, people: People) -> None:
     mine = await secretive(world)
     path = f"{API}/experiments/{mine.leg.experiment_id}"
     answer = (await people.stranger.get(path)).json()

@@ -203,7 +203,7 @@ telling_launcher = pytest.mark.parametrize(
 
 
 @telling_launcher
-async def test_slots_that_come_and_go_and_what_a_leg_waits_for_are_told(
+async def test_the_agent_reports_changing_slots_and_a_legs_wait(
     config: AgentConfig, control: FakeControl
 ) -> None:
     control.model_defs["d1"] = archive({"train.py": SLEEP})

@@ -79,7 +79,7 @@ SEEN = """(lambda os, locale, tempfile, subprocess: {
 })(*map(__import__, ('os', 'locale', 'tempfile', 'subprocess')))"""
 
 
-async def test_a_call_has_what_the_fork_server_began_with(modules: Path, tmp_path: Path) -> None:
+async def test_a_call_has_the_fork_servers_first_state(modules: Path, tmp_path: Path) -> None:
     async with ForkServer() as server:
         server.want(ZygotePlan("warm", "root", ["writes"], env={"OF_THE_USER": "1"}))
         await server.wait_ready(["warm"])

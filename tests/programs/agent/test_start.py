@@ -119,7 +119,7 @@ def test_an_agent_needs_the_token_of_its_service(monkeypatch: pytest.MonkeyPatch
         ({"task_user": "nobody:"}, "--task-user: expected USER or USER:GROUP"),
     ],
 )
-def test_what_is_refused(cluster: ClusterState, wishes: dict[str, Any], said: str) -> None:
+def test_refusals(cluster: ClusterState, wishes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         configure(Wishes(**wishes))
 

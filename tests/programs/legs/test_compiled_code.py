@@ -144,7 +144,7 @@ def test_the_longest_unused_goes_first_and_used_ones_stay(tmp_path: Path) -> Non
     assert [path.name for path in home.iterdir()] == [compiled_code.MEASURED]
 
 
-def test_a_leg_removes_what_is_too_much(legs: LegRunner) -> None:
+def test_a_leg_removes_compiled_code_above_the_limit(legs: LegRunner) -> None:
     before = fill(legs.work_dir, "ann", 1 << 20, age=300)
     (legs.work_dir / "compiled" / compiled_code.MEASURED).unlink()
     run(legs, SEEN, place={"compiled_bytes": 1 << 19})

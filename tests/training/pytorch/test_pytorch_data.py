@@ -34,7 +34,7 @@ def test_repeat() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_shares_are_all_of_it(workers: int) -> None:
+def test_shares_together_have_every_batch(workers: int) -> None:
     shares = [samplers.DistributedBatchSampler(batches(), workers, rank) for rank in range(workers)]
     assert sorted(batch for share in shares for batch in share) == BATCHES
     assert [len(share) for share in shares] == [len(list(share)) for share in shares]

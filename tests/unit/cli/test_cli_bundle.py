@@ -88,7 +88,7 @@ def test_allocations_of_all_tasks(det: Det, troubled: FakeService, tmp_path: Pat
     assert (found["taskId"], found["allocations"]) == ("1.x-1", [7, 8, 9])
 
 
-def test_all_of_it(det: Det, troubled: FakeService, tmp_path: Path) -> None:
+def test_the_bundle_has_every_part(det: Det, troubled: FakeService, tmp_path: Path) -> None:
     result = det("t", "support-bundle", 3, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
     path = result.stdout.strip()

@@ -57,7 +57,7 @@ def said(tmp_path: Path, words: str, more: str = "", folder: bool = True) -> str
         "python3 'half",
     ],
 )
-def test_what_is_there_or_may_be(tmp_path: Path, words: str) -> None:
+def test_entrypoints_whose_file_may_exist(tmp_path: Path, words: str) -> None:
     assert said(tmp_path, f"'{words}'" if "'" not in words and words[0] != "[" else words) is None
 
 

@@ -363,7 +363,7 @@ def test_trials_that_have_ended_are_not_asked_for_again() -> None:
     assert tracker.counts() == {"COMPLETED": 2, "ERROR": 1, "RUNNING": 1}
 
 
-def test_what_is_worth_a_line() -> None:
+def test_changes_that_get_a_line() -> None:
     tracker = Tracker()
     assert tracker.update(experiment(state="QUEUED"), []) == []
     assert tracker.update(experiment(), [trial(1, "QUEUED")]) == []

@@ -87,7 +87,7 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_printed(det: Det, name: str) -> None:
+def test_printed_output(det: Det, name: str) -> None:
     result = det("preview-search", CONFIGS / f"{name}.yaml")
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert result.stdout == (CONFIGS / f"golden/{name}.txt").read_text()

@@ -58,7 +58,7 @@ def test_the_systems_store_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asyncio.run(ask(certificate))
 
 
-def test_a_file_that_is_no_certificate_is_named(
+def test_a_file_without_a_certificate_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DET_MASTER_CERT_FILE", str(tmp_path / "absent.pem"))

@@ -346,7 +346,7 @@ def test_ignored_fields_of_a_configuration(case: str) -> None:
     assert [one[: len(words)] for one, words in zip(found, begins, strict=True)] == begins
 
 
-def test_what_runs_outside_of_the_cluster() -> None:
+def test_scripts_outside_the_cluster() -> None:
     text = (
         "searcher: {name: single, metric: loss}\nresources: {slots_per_trial: 2}\nmax_restarts: 1\n"
     )

@@ -25,7 +25,7 @@ def tree(root: Path, *names: str) -> Path:
     return root
 
 
-def test_a_directory_comes_before_what_is_in_it(tmp_path: Path) -> None:
+def test_a_directory_comes_before_its_contents(tmp_path: Path) -> None:
     tree(tmp_path, "b.py", "a/x.py", "a-b/y.py", "a/c/z.py")
     assert paths(tmp_path) == ["a", "a/c", "a/c/z.py", "a/x.py", "a-b", "a-b/y.py", "b.py"]
 

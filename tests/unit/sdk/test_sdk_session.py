@@ -159,7 +159,7 @@ def test_a_forked_process_opens_new_connections(monkeypatch: pytest.MonkeyPatch)
     assert opened == [os.getpid()]
 
 
-def test_what_a_request_looks_like() -> None:
+def test_the_form_of_a_request() -> None:
     with serving() as url, Session(f"{url}/base/") as one:
         params = {"a": [1, 2], "b": True, "c": None, "d": "x y"}
         assert one.get("/p ä/%2F", params=params) == {

@@ -457,6 +457,6 @@ def test_an_always_invalid_space_ends_in_error() -> None:
         ("async_halving", {"max_time": 0, "time_metric": "b", "num_rungs": 1}, r"max_time: .* 1"),
     ],
 )
-def test_what_is_refused(name: str, fields: dict[str, Any], message: str) -> None:
+def test_refusals(name: str, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SearcherError, match=message):
         create_searcher(config(name, **{"max_trials": 4, **fields}))

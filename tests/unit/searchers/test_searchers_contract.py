@@ -171,7 +171,7 @@ def test_the_suite_finds_a_method_that_breaks_the_contract(
         Suite().test_any_search_in_any_order_of_events()
 
 
-def test_without_hypothesis_the_suite_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hypothesis_the_suite_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     suite = TestRandom()
     suite.test_same_seed_same_trials()

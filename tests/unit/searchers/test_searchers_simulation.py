@@ -39,7 +39,7 @@ def test_metric_gets_hyperparameters_length_and_number() -> None:
 
 
 @pytest.mark.parametrize("workers", [None, 1, 2, 100])
-def test_workers_limit_what_trains_but_not_the_outcome(workers: int | None) -> None:
+def test_workers_limit_concurrency_but_not_the_outcome(workers: int | None) -> None:
     result = simulate(config("random", max_trials=10, max_length=5), workers=workers)
     assert len(result.trials) == 10
     free = simulate(config("random", max_trials=10, max_length=5))

@@ -205,7 +205,7 @@ def test_grid_is_a_sequence() -> None:
         ({1: 2}, "1 is not a string"),
     ],
 )
-def test_what_is_refused(config: dict[Any, Any], message: str) -> None:
+def test_refusals(config: dict[Any, Any], message: str) -> None:
     with pytest.raises(SearcherError, match=message):
         Space({"x": config})
 

@@ -77,7 +77,7 @@ def who_serves(column: str, action: Action, kind: Kind) -> Principal:
 
 
 @pytest.mark.parametrize(("action", "kind"), RULES)
-def test_who_may(action: Action, kind: Kind) -> None:
+def test_rights(action: Action, kind: Kind) -> None:
     """As the table says, whether the owner's task has made the thing or not."""
     for tasks, passing in (
         ((), {who_may_table.YES, who_may_table.OWN}),

@@ -27,7 +27,7 @@ def test_every_rule_has_words() -> None:
     assert reference.WHO.keys() == {None, *Grant}
 
 
-def test_the_page_is_what_the_settings_say() -> None:
+def test_the_page_matches_the_settings() -> None:
     made = settings_page.page()
     written = (ROOT / "docs" / "reference" / "settings.md").read_text()
     assert made == written, "the page is not that of these settings: run `make docs`"

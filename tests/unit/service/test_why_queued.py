@@ -107,7 +107,7 @@ def test_slots_that_this_decision_gives_away_are_not_free() -> None:
     assert found["mine"].endswith("holds 1 of the 1 slot that resources.max_slots allows")
 
 
-def test_a_limit_counts_what_a_narrower_request_got_in_the_same_decision() -> None:
+def test_a_limit_counts_the_slots_of_a_narrower_request_in_the_same_decision() -> None:
     wide, narrow = request(2, group=7, max_slots=2), Request("n", "default", 1, 7, 2)
     decision = decide(Snapshot((wide, narrow), (WIDE,), {7: 1}))
     assert [placement.id for placement in decision.placements] == ["n"]

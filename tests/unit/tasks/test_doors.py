@@ -148,7 +148,7 @@ def test_a_program_beside_the_task(port: int, tmp_path: Path) -> None:
         ({"argv": ["tr\0ue"]}, b"no NUL"),
     ],
 )
-def test_who_is_refused(port: int, hello: dict[str, Any], words: bytes) -> None:
+def test_refused_subjects(port: int, hello: dict[str, Any], words: bytes) -> None:
     visitor = Visitor(port).begin(**hello)
     while Frame.REFUSED not in visitor.said and visitor.read():
         pass

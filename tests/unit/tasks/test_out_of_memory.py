@@ -50,7 +50,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ),
     ],
 )
-def test_who_is_at_fault(before: OomKills, kind: str, words: str) -> None:
+def test_whose_failure_it_is(before: OomKills, kind: str, words: str) -> None:
     found = exit_reason.describe(signal.SIGKILL, PYTHON, hook_pending=None, oom_before=before)
     assert (found.kind, str(found)) == (kind, words)
 

@@ -1,4 +1,4 @@
-"""The page of a pipeline's run: its steps, their experiments, what was found, and why it is as it is."""
+"""The page of a pipeline's run: its steps, their experiments, the results, and the reason of its state."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class RetrainingPage:
 
 
 async def retraining_page(conn: AsyncConnection, run_id: int) -> RetrainingPage | None:
-    """What the page tells now; None: the run is gone."""
+    """The page's present content; None: the run is gone."""
     run = (await conn.execute(_RUN, {"id": run_id})).first()
     if run is None:
         return None

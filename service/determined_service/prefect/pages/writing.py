@@ -2,8 +2,8 @@
 pipelines and experiments while they run.
 
 Pages of running experiments are rarely written, as each call costs Prefect some 10 ms of CPU: at most one for
-an experiment in ten seconds, and only of what has changed. Nothing of it is stored here: after a restart of
-the service the artifacts are found again by their keys or descriptions.
+an experiment in ten seconds, and only of what has changed. No part is stored here: after a restart the
+service finds the artifacts by their keys or descriptions.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RunPages:
         self._beside_boards: dict[int, UUID] = {}
 
     async def run(self) -> None:
-        """Looks at the experiments that run, for ever."""
+        """Check the running experiments, for ever."""
         while True:
             await asyncio.sleep(self._pass_s)
             try:
@@ -132,7 +132,7 @@ class RunPages:
                     known = (await self._gateway.artifacts(row.flow_run_id)).get(artifact.called)
                     await self._put(row.flow_run_id, artifact, known)
                 except httpx.HTTPStatusError as error:
-                    # Pages matter less than what comes behind them.
+                    # Pages matter less than the requests behind them.
                     logger.warning("Prefect refuses the page of pipeline %s: %s", row.id, error)
             async with reader(self._db).connect() as conn:
                 await conn.execute(_SHOWN, {"id": row.id, "changes": row.changes})
