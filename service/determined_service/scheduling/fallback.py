@@ -34,17 +34,22 @@ from determined_service.state.change import changing, reader
 
 logger = logging.getLogger(__name__)
 
+# What there was no room for has waited since the first of these legs in a row was requested.
+_SINCE = """CASE WHEN a.unplaced_times = 0 THEN a.requested_at ELSE coalesce(
+    (SELECT f.requested_at FROM allocations f
+     WHERE f.task_id = a.task_id AND f.run_id = a.run_id - a.unplaced_times), a.requested_at) END"""
+_WAITED_S = f"extract(epoch FROM now() - min({_SINCE}))::float8"
 _WAITING = sa.text(
-    """
+    f"""
     WITH live AS MATERIALIZED (
-        SELECT experiment_id, extract(epoch FROM now() - min(requested_at))::float8 AS waited_s
-        FROM allocations WHERE state <> 'TERMINATED' AND experiment_id IS NOT NULL
+        SELECT experiment_id, {_WAITED_S} AS waited_s
+        FROM allocations a WHERE state <> 'TERMINATED' AND experiment_id IS NOT NULL
         GROUP BY experiment_id HAVING bool_and(state = 'REQUESTED')
     )
     SELECT e.id, e.resource_pool, e.fallback, e.config -> 'resources' AS resources, l.waited_s
     FROM live l JOIN experiments e ON e.id = l.experiment_id
     WHERE e.resource_pool = ANY(:pools) OR e.fallback IS NOT NULL
-       OR e.config #> '{resources,fallback,pools}' IS NOT NULL
+       OR e.config #> '{{resources,fallback,pools}}' IS NOT NULL
     ORDER BY e.id
     """
 )
@@ -52,8 +57,8 @@ _ONE = sa.text(
     "SELECT id, resource_pool, fallback, config -> 'resources' AS resources FROM experiments WHERE id = :id"
 )
 _WAITED = sa.text(
-    """
-    SELECT extract(epoch FROM now() - min(requested_at))::float8 FROM allocations
+    f"""
+    SELECT {_WAITED_S} FROM allocations a
     WHERE experiment_id = :id AND state <> 'TERMINATED' HAVING bool_and(state = 'REQUESTED')
     """
 )

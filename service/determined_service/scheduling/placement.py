@@ -85,6 +85,7 @@ async def schedule_once(db: Database, snapshots: SnapshotReader) -> Decision:
         live = await snapshots.live(conn)
         # What runs is of interest where something waits for it, or may hold too much.
         if not live.is_waited_for:
+            snapshots.rest_s = None
             return Decision((), ())
         snapshot = await snapshots.read(conn, live)
     decision = await snapshots.schedulers.decide_beside(snapshot)

@@ -79,7 +79,8 @@ class Scheduler(abc.ABC):
 
     1. **A pure function.** Equal snapshots give equal decisions. No I/O, clock or random numbers;
        nothing is remembered between two calls; the snapshot is not changed.
-    2. **Nothing is lost.** Each request is either placed once or waits once, with one reason.
+    2. **Nothing is lost.** Each request is either placed once or waits once, with one reason. What rests
+       waits last, with :class:`~.reasons.Unplaced`, and changes nothing of the rest of the decision.
     3. **Placements can be made as they are.** One agent of the request's pool that is not excluded, or
        several if none is wide enough, as :class:`~determined_service.base.spread.Spread` says, all at once;
        as many slots as wanted, enabled, free and given once; no group above its ``max_slots``; on an agent at

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from determined.common.cluster_config import ClusterConfig
+from determined_service.base import topics
 from determined_service.lifecycle import configuration, gone_agents
 from determined_service.scheduling.fallback import fall_back
+from determined_service.state.change import changing
 from tests.integration.control.test_jobs import update
 from tests.integration.control.test_preemption import single
 from tests.integration.control.world import CONFIG, Driver, Trial, World, ok
@@ -82,6 +84,28 @@ async def test_after_its_wait(world: World) -> None:
     )
     ended = await world.row("SELECT reason FROM allocations WHERE state = 'TERMINATED'")
     assert ended["reason"] == said
+
+
+async def test_what_there_was_no_room_for_has_waited_since_its_first_try(world: World) -> None:
+    await set_pools(world)
+    await world.register(1, "b1", pool="on-demand")
+    driver = await world.started(spot())
+    await age(world, 590)
+    await world.register(1, "a1", pool="spot")
+    for _ in range(2):
+        trial = await world.launched("a1")
+        ok(await trial.exited(exit_code=None, kind="unplaced", reason="0/3 nodes are available"))
+        assert await pass_(world) == []
+        await world.rows(
+            "UPDATE allocations SET requested_at = requested_at - interval '6 s', rests_until = now()"
+            " RETURNING id"
+        )
+        async with changing(world.app.state.db) as change:
+            change.notify(topics.SCHEDULER)
+    trial = await world.launched("a1")
+    assert await pass_(world) == []  # It may have found room this time.
+    ok(await trial.exited(exit_code=None, kind="unplaced", reason="0/3 nodes are available"))
+    assert await pass_(world) == [driver.experiment_id]
 
 
 async def test_a_running_leg_keeps_the_experiment(world: World) -> None:

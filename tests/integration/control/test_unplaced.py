@@ -8,6 +8,7 @@ import pytest
 
 from determined_service.lifecycle import unplaced
 from determined_service.lifecycle.exits import LOST_IN_A_ROW
+from determined_service.scheduling.placement import schedule_once
 from tests.integration.control.test_explanation import explain
 from tests.integration.control.test_launched import launch
 from tests.integration.control.test_preemption import single
@@ -171,3 +172,17 @@ async def test_a_gang_of_which_one_node_has_no_room_waits_as_a_whole(world: Worl
     row = await newest(world, first["task_id"])
     assert (row["state"], row["waits_for"]) == ("REQUESTED", f"{WORDS} (on agent k)")
     assert (await world.trial(gang.id))["restarts"] == 0
+
+
+async def test_the_scheduler_wakes_for_nothing_that_has_gone(world: World) -> None:
+    await world.register(1, "k")
+    driver = await world.started(single(42))
+    (spec,) = await launched(world)
+    await no_room(world, spec)
+    snapshots, db = world.app.state.snapshots, world.app.state.db
+    await schedule_once(db, snapshots)
+    assert 0 < snapshots.rest_s <= 10
+    # Then nothing waits, and no snapshot is read.
+    ok(await world.act(driver.experiment_id, "kill"))
+    await schedule_once(db, snapshots)
+    assert snapshots.rest_s is None

@@ -99,6 +99,17 @@ def test_a_trial_has_its_slots_on_one_agent(det: Det, service: FakeService, conf
     assert (found["cluster"]["trials_at_once"], found["fits"]) == (1, False)
 
 
+def test_a_trial_has_its_slots_on_one_machine_of_an_agent(
+    det: Det, service: FakeService, config: Path
+) -> None:
+    service.agents = [agent(8)]
+    for number, slot in enumerate(service.agents[0]["slots"].values()):
+        slot |= {"machine": "n1" if number < 3 else "n2", "draining": number == 7}
+    add(config, "resources: {slots_per_trial: 3}\n")
+    found = plan(det, config)["cluster"]
+    assert (found["slots"], found["trials_at_once"]) == (7, 2)
+
+
 def test_the_configuration_may_allow_fewer_slots(
     det: Det, service: FakeService, config: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ from determined_service.scheduling.first_in_first_out import FirstInFirstOut
 from determined_service.scheduling.placement import LONG_PASS_S, REST_MOST_S, rest_after
 from determined_service.scheduling.pools import MANY, PoolSchedulers, scheduler_of
 from determined_service.scheduling.priority import Priority
-from determined_service.scheduling.reasons import AgentsBusy
+from determined_service.scheduling.reasons import AgentsBusy, Unplaced
 from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Decision, Placement
-from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
+from determined_service.scheduling.snapshot import Agent, Request, Resting, Running, Snapshot
 
 
 def schedulers(**pools: dict[str, Any]) -> PoolSchedulers:
@@ -52,6 +53,24 @@ def test_fitting_policies(policy: str, agent: str) -> None:
     decision = found.decide(Snapshot((Request("r", "p", 1),), agents))
     slot = 1 if agent == "tight" else 0
     assert decision.placements == (Placement("r", agent, (slot,)),)
+
+
+@pytest.mark.parametrize("type_", ["priority", "fair_share", "round_robin", "first_in_first_out"])
+def test_what_rests_takes_no_part(type_: str) -> None:
+    found = schedulers(
+        p={"scheduler": {"type": type_}}, q={"scheduler": {"fitting_policy": "worst"}}
+    )
+    requests = tuple(Request(str(one), "p", 2, one, requested=1.0 + one) for one in range(3))
+    without = Snapshot(requests, (Agent("a", "p", (0, 1, 2, 3)), Agent("b", "q", (0, 1))))
+    # More important, before all others, and of a pool that nothing else waits for.
+    first = Request("r", "p", 2, 9, priority=1, position=-1.0)
+    resting = (Resting(first, 130.5, "no nodes"), Resting(replace(first, pool="z"), 120.0, "none"))
+    before = found.decide(without)
+    decision = found.decide(replace(without, resting=resting, moment=100.0))
+    assert decision.placements == before.placements
+    assert decision.waiting[: len(before.waiting)] == before.waiting
+    rest = {one.request.pool: one.reason for one in decision.waiting[len(before.waiting) :]}
+    assert rest == {"p": Unplaced("no nodes", 30.5), "z": Unplaced("none", 20.0)}
 
 
 def test_pools_differ() -> None:

@@ -57,23 +57,28 @@ def _slots(resources: dict[str, Any], shared: State) -> dict[str, Any]:
     if not pool:
         pools = shared.cluster.list_resource_pools()
         pool = next((one["name"] for one in pools if one.get("defaultComputePool")), "default")
-    sizes = list(_agents(pool, shared))
+    sizes = list(_machines(pool, shared))
     each = resources["slots_per_trial"]
     return {
         "resource_pool": pool,
         "slots": sum(total for total, _ in sizes),
         "free_slots": sum(free for _, free in sizes),
-        # A trial has all its slots on one agent.
+        # A trial has all its slots on one machine.
         "trials_at_once": sum(total // each for total, _ in sizes) if each else None,
     }
 
 
-def _agents(pool: str, shared: State) -> Iterator[tuple[int, int]]:
-    """The number of slots and of free slots of each agent of the pool that takes work."""
+def _machines(pool: str, shared: State) -> Iterator[tuple[int, int]]:
+    """The number of slots and of free slots of each agent of the pool that takes work, or of each machine of
+    one that stands for several."""
     for agent in (one.document for one in shared.cluster.list_agents()):
         if pool not in (agent.get("resourcePools") or ()) or agent.get("draining"):
             continue
         if agent.get("state") != "STATE_ALIVE":
             continue
-        usable = [slot for slot in (agent.get("slots") or {}).values() if slot.get("enabled")]
-        yield len(usable), sum(not slot.get("container") for slot in usable)
+        usable: dict[str | None, list[dict[str, Any]]] = {None: []}
+        for slot in (agent.get("slots") or {}).values():
+            if slot.get("enabled") and not slot.get("draining"):
+                usable.setdefault(slot.get("machine"), []).append(slot)
+        for slots in usable.values():
+            yield len(slots), sum(not slot.get("container") for slot in slots)

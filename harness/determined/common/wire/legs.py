@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 from uuid import UUID
 
 from determined.common.wire.message import Message, checked
@@ -135,6 +135,7 @@ class LegSpec(Message):
     (:mod:`determined.common.wire.serving`); empty in an order of the release before. ``machine``: the machine
     of ``slot_ids``, where the scheduler counts the leg; None: the agent names no machines, or there are no
     slots. ``priority``: the task's, else its pool's; None in an order of the release before.
+    ``avoid``: machines of the agent on which the leg must not run, because of log policies.
     """
 
     allocation_id: str
@@ -172,6 +173,7 @@ class LegSpec(Message):
     leg_id: str = ""
     machine: str | None = None
     priority: int | None = None
+    avoid: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -276,11 +278,12 @@ class LogLine(TypedDict):
 
 
 class LogOwner(TypedDict):
-    """Whose lines they are."""
+    """Whose lines they are. ``node``: of a gang; one of the release before says only its agent."""
 
     task_id: str
     allocation_id: str
     agent_id: str
+    node: NotRequired[int]
 
 
 class LogBatch(LogOwner):
