@@ -90,14 +90,15 @@ class GoingAway:
             return
         kept = max(LEAST_FOR_THE_REPORT, min(self._seconds * FOR_THE_REPORT, MOST_FOR_THE_REPORT))
         assert self._given_at is not None
-        deadline = self._given_at + max(0.0, self._seconds - kept)
+        own = max(0.0, self._seconds - kept)
+        deadline = self._given_at + own
         self._carrier.reporter.say(going_away(self._reason), "WARNING")
         # A service that does not answer must not delay the end.
         threading.Thread(target=self._tell, args=(deadline,), name="tell", daemon=True).start()
         if self._spec.task_type != "TRIAL":
             self._carrier.ask_to_end()
         if not self._over.wait(max(0.0, deadline - time.monotonic())):
-            words = f"its process had not ended after {self._seconds - kept:g} s and was killed"
+            words = f"its process had not ended after {own:g} s and was killed"
             self._stop(infrastructure(f"{going_away(self._reason)}; {words}"))
 
     def _tell(self, deadline: float) -> None:
