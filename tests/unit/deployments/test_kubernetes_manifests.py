@@ -537,7 +537,8 @@ def test_names_and_labels_are_valid_and_tell_legs_apart() -> None:
 
 
 def test_labels_say_whose_a_pod_is() -> None:
-    spec = leg(2, nodes=2, node=1, leg_id="7.b2c1.1.n1", owner="ada lovelace")
+    config = {"name": "rösti & co"}
+    spec = leg(2, config, nodes=2, node=1, leg_id="7.b2c1.1.n1", owner="ada lovelace")
     found = job(agent(), spec, machine="node-3")
     for metadata in (found["metadata"], found["spec"]["template"]["metadata"]):
         assert (
@@ -556,6 +557,7 @@ def test_labels_say_whose_a_pod_is() -> None:
             "determined-prefect.io/note": '{"a": 1}',
             "determined-prefect.io/slots": "[0, 1]",
             "determined-prefect.io/machine": "node-3",
+            "determined-prefect.io/name": "rösti & co",
         }
     assert labels.selector("agent-k") == "determined-prefect.io/agent=agent-k"
 
