@@ -50,6 +50,9 @@ _SECRET_SECTIONS = frozenset(
     {"secretKeyRef", "secretRef", "secret", "nodePublishSecretRef", "imagePullSecrets"}
 )
 _CONTAINERS = ("containers", "initContainers")
+_LISTS = ("initContainers", "volumes", "imagePullSecrets")
+_MAPPINGS = ("nodeSelector", "affinity", "securityContext")
+"""Fields of a pod in which the platform has something itself."""
 _PATCH, _REPLACE, _DELETE = "$patch", "replace", "delete"
 #: The fields by which Kubernetes recognises items of its lists; all other lists are replaced.
 _ITEM_KEYS = {
@@ -128,6 +131,10 @@ def _metadata(metadata: dict[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _pod(pod: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    for names, kind, what in ((_LISTS, list, "a list"), (_MAPPINGS, dict, "a mapping")):
+        for key in names:
+            if pod.get(key) is not None and not isinstance(pod[key], kind):
+                yield ("spec", key), f"must be {what}"
     for key, only in _OUR_POD.items():
         if pod.get(key) not in (None, only):
             yield ("spec", key), "the platform sets this field of pods itself"
