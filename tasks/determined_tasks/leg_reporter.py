@@ -56,6 +56,8 @@ class LegReporter:
             "allocation_id": spec.allocation_id,
             "agent_id": agent_id,
         }
+        if is_gang:
+            self.owner["node"] = spec.node
         self._shipper = LogShipper(service, self.owner, spool)
         self._thread: threading.Thread | None = None
 

@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
+from determined_service.base.units import agent_of
 from determined_service.ingest import pattern_search
 from determined_service.ingest.log_patterns import PatternError, literal
 from determined_service.state.change import reader
@@ -40,8 +41,12 @@ _ALLOCATIONS = sa.text(
     f"""
     SELECT a.id, a.trial_id, a.run_id, a.agent_id, e.config -> 'log_policies' AS policies,
            coalesce(a.ended_at < now() - interval '{LATE_DAYS} days', false) AS is_over,
-           ARRAY(SELECT r.agent_id FROM allocation_resources r
-                 WHERE r.allocation_id = a.id AND a.nodes > 1) AS gang
+           ARRAY(SELECT o.agent_id || coalesce('/' || s.machine, '')
+                 FROM (SELECT 0 AS node, a.agent_id, a.slot_ids WHERE a.nodes = 1 AND a.agent_id IS NOT NULL
+                       UNION ALL SELECT r.node, r.agent_id, r.slot_ids FROM allocation_resources r
+                       WHERE r.allocation_id = a.id AND a.nodes > 1) AS o
+                 LEFT JOIN slots s ON s.agent_id = o.agent_id AND s.slot_id = (o.slot_ids ->> 0)::int
+                 ORDER BY o.node) AS places
     FROM allocations a LEFT JOIN experiments e ON e.id = a.experiment_id AND a.trial_id IS NOT NULL
     WHERE a.id = ANY(:ids)
     """
@@ -95,12 +100,21 @@ class Watched:
     run_id: int
     agent_id: str | None
     policies: tuple[Policy, ...]
-    gang: tuple[str, ...] = ()
-    """The agents of its nodes, if it has several."""
+    places: tuple[str, ...] = ()
+    """By node: its agent, and the machine of that agent which has its slots, ``agent/machine``."""
     is_over: bool = False
     """True if it ended more than :data:`LATE_DAYS` ago."""
     until: float = math.inf
     """The time of the next reading, in seconds of the monotonic clock: only its end changes."""
+
+    def place(self, agent_id: str | None, node: int | None) -> str | None:
+        """Where a supervisor writes that says it is on this agent and of this node; the first node's place
+        if it says neither."""
+        if node is not None and node < len(self.places):
+            return self.places[node]
+        first = self.places[0] if self.places else self.agent_id
+        mine = (one for one in self.places if agent_id is not None and agent_of(one) == agent_id)
+        return next(mine, first)
 
 
 @dataclass(slots=True)
@@ -137,10 +151,13 @@ class LogWatch:
             raise Conflict(f"allocation {allocation_id} ended more than {LATE_DAYS} days ago")
 
     async def look(
-        self, lines: Mapping[str, Sequence[str]], agents: Mapping[str, str] | None = None
+        self,
+        lines: Mapping[str, Sequence[str]],
+        agents: Mapping[str, str] | None = None,
+        nodes: Mapping[str, int] | None = None,
     ) -> Seen:
-        """Match the policies against ``lines`` (by allocation). ``agents``: the agents that claim to have
-        written them."""
+        """Match the policies against ``lines`` (by allocation). ``agents``, ``nodes``: who
+        claims to have written them."""
         seen = Seen()
         if not lines:
             return seen
@@ -148,9 +165,8 @@ class LogWatch:
         for allocation_id, texts in lines.items():
             leg = legs.get(allocation_id)
             if leg is not None and leg.policies:
-                writer = (agents or {}).get(allocation_id)
-                agent_id = writer if writer in leg.gang else leg.agent_id
-                await self._look(seen, allocation_id, leg, texts, agent_id)
+                said = (agents or {}).get(allocation_id), (nodes or {}).get(allocation_id)
+                await self._look(seen, allocation_id, leg, texts, leg.place(*said))
         return seen
 
     async def _look(
@@ -159,7 +175,7 @@ class LogWatch:
         allocation_id: str,
         leg: Watched,
         texts: Sequence[str],
-        agent_id: str | None,
+        place: str | None,
     ) -> None:
         plain = {text: one.pattern for one in leg.policies if (text := literal(one.pattern))}
         size = sum(map(len, texts))
@@ -178,7 +194,7 @@ class LogWatch:
                     {
                         "trial_id": leg.trial_id,
                         "run_id": leg.run_id,
-                        "agent_id": agent_id,
+                        "agent_id": place,
                         "name": policy.name,
                         "action": policy.action,
                         "line": line[:LINE_CHARS],
@@ -224,7 +240,7 @@ class LogWatch:
                         row.run_id,
                         row.agent_id,
                         policies,
-                        tuple(row.gang),
+                        tuple(row.places),
                         row.is_over,
                         now + REMEMBER_S,
                     )

@@ -51,6 +51,8 @@ class LogLines:
     by_allocation: dict[str, list[str]] = field(default_factory=dict)
     # Of an allocation, the agent that says it wrote the last of them.
     agents: dict[str, str] = field(default_factory=dict)
+    # The same, the node of a gang.
+    nodes: dict[str, int] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
 
     @property
@@ -66,6 +68,7 @@ class LogLines:
         time: datetime.datetime,
         allocation_id: str | None = None,
         agent_id: str | None = None,
+        node: int | None = None,
         container_id: str | None = None,
         rank: int | None = None,
         level: str | None = None,
@@ -92,6 +95,9 @@ class LogLines:
             self.by_allocation.setdefault(allocation_id, []).append(log)
             if agent_id is not None:
                 self.agents[allocation_id] = agent_id
+            if node is not None:
+                check_int(node, "node", least=0, most=limits.INT32)
+                self.nodes[allocation_id] = node
         printed = log.encode("utf-8", "backslashreplace")
         row = (
             b"\t".join(
@@ -131,6 +137,7 @@ def read_lines(body: LogBatch, only: tuple[str, str | None] | None = None) -> Lo
                 task_id=body["task_id"],
                 allocation_id=body.get("allocation_id"),
                 agent_id=body.get("agent_id"),
+                node=body.get("node"),
                 log=line["log"],
                 time=datetime.datetime.fromtimestamp(line["t"], datetime.UTC),
                 rank=line.get("rank"),
@@ -237,7 +244,7 @@ class LogsQueue:
         """
         if supervisor_of is not None:
             await self._watch.require_open(supervisor_of)
-        lines.seen = await self._watch.look(lines.by_allocation, lines.agents)
+        lines.seen = await self._watch.look(lines.by_allocation, lines.agents, lines.nodes)
         return int(await self._queue.submit(lines))
 
     async def run(self) -> None:

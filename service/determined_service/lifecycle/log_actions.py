@@ -31,17 +31,19 @@ _EXCLUDES_NOW = sa.text(
     ORDER BY id
     """
 )
-# Agents that were here within the last minutes, as at submission: one that restarts counts.
+# Agents, and their machines, that were here within the last minutes, as at submission: one that restarts
+# counts.
 _LEFT = sa.text(
     f"""
     SELECT e.resource_pool, (SELECT (config ->> 'launch_error')::bool FROM cluster) AS launch_error,
            coalesce((e.config #>> '{{resources,slots_per_trial}}')::int, 1) AS wanted,
            (e.config #>> '{{resources,is_single_node}}')::bool AS single_node, ARRAY(
-        SELECT (SELECT count(*) FROM slots s
-                WHERE s.agent_id = g.id AND {presence.is_usable()} AND NOT s.draining)
-        FROM agents g
+        SELECT count(s.slot_id) FROM agents g
+        LEFT JOIN slots s ON s.agent_id = g.id AND {presence.is_usable()} AND NOT s.draining
         WHERE g.resource_pool = e.resource_pool AND g.id <> ALL(:excluded)
+          AND g.id || coalesce('/' || s.machine, '') <> ALL(:excluded)
           AND g.last_heartbeat > now() - interval '5 minutes'
+        GROUP BY g.id, s.machine
     ) AS sizes
     FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.id = :trial_id
     """

@@ -52,6 +52,7 @@ async def test_the_list(world: World) -> None:
         "workspaceId": 1,
         "isPreemptible": True,
         "priority": 10,
+        "higherPriorityFirst": False,
         "weight": 2.0,
         "progress": first["progress"],
         "requestedSlots": 2,

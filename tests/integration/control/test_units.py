@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from determined.common.cluster_config import ClusterConfig
@@ -246,3 +247,47 @@ async def test_on_kubernetes_a_higher_priority_is_more_important(world: World) -
     (again,) = await launched(world)
     assert again["experiment_id"] == second.experiment_id
     assert first.experiment_id != second.experiment_id
+
+
+ECC_POLICY = "log_policies: [{name: ECC, pattern: ECC error, action: exclude_node}]\n"
+
+
+async def prints_ecc(world: World, spec: dict[str, Any], **owner: Any) -> None:
+    body = {
+        "stream": str(uuid.uuid4()),
+        "seq": 0,
+        "task_id": spec["task_id"],
+        "allocation_id": spec["allocation_id"],
+        "agent_id": "k",
+        "lines": [{"t": 1795266000.5, "stdtype": "stderr", "log": "ECC error\n"}],
+    }
+    ok(await world.agent.post("/internal/v1/logs", json=body | owner))
+
+
+async def test_a_log_policy_excludes_a_machine_and_not_its_agent(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 2, "n2": 2, "n3": 2})
+    await world.started(single(42, slots=4) + ECC_POLICY)
+    specs = await launched(world)
+    assert where(specs) == [(".n0", "n1", [0, 1]), (".n1", "n2", [2, 3])]
+    gang = Trial(world, specs[0])
+    for number in (0, 1):
+        ok(await gang.started(node=number))
+    await prints_ecc(world, specs[1], node=1)
+    world.running.clear()
+    for number in (0, 1):
+        ok(await gang.exited(exit_code=None, kind="infrastructure", reason="ECC", node=number))
+    specs = await launched(world)
+    assert [spec["machine"] for spec in specs] == ["n1", "n3"]
+    # Its agent's cluster is told, too, because it may choose another machine than our scheduler thought of.
+    assert [spec["avoid"] for spec in specs] == [["n2"], ["n2"]]
+    # Without a machine to run on the trial ends.
+    again = Trial(world, specs[0])
+    for number in (0, 1):
+        ok(await again.started(node=number))
+    await prints_ecc(world, specs[0], node=0)
+    world.running.clear()
+    for number in (0, 1):
+        ok(await again.exited(exit_code=1, node=number))
+    found = await world.trial(again.id)
+    assert found["state"] == "ERROR"
+    assert "excluded k/n1 (log policy 'ECC'), k/n2 (log policy 'ECC')" in found["reason"]

@@ -360,6 +360,26 @@ def test_the_node_is_preferred_and_the_pool_required() -> None:
     assert selector == {"pool": "a", "disk": "ssd"}
 
 
+def test_nodes_that_a_log_policy_excludes_are_avoided() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    terms = [{"matchExpressions": [zone]}, {"matchExpressions": [{**zone, "values": ["b"]}]}]
+    users = {"spec": {"affinity": {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}}}
+    spec = leg(config={"environment": {"pod_spec": users}}, avoid=["n1", "n2"])
+    fields = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("n1", "n2")
+    ]
+    affinity = pod_of(agent(), spec, machine="n3")["affinity"]["nodeAffinity"]
+    assert affinity[required]["nodeSelectorTerms"] == [
+        {**term, "matchFields": fields} for term in terms
+    ]
+    assert affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    for release in (OLDEST, "1.37"):
+        validate(job(agent(), spec, release), release)
+    plain = pod_of(agent(), leg(avoid=["n1"]))["affinity"]["nodeAffinity"][required]
+    assert plain == {"nodeSelectorTerms": [{"matchFields": fields[:1]}]}
+
+
 def test_a_volume_for_the_storage_stands_for_its_folder() -> None:
     storage = {"checkpoint_storage": {"type": "shared_fs", "host_path": "/checkpoints"}}
     with pytest.raises(PodError, match=r"checkpoint_storage\.host_path: pods may not mount"):

@@ -13,7 +13,7 @@ from determined.common.cluster_config.pool import (
     ResourceManager,
 )
 from determined.common.cluster_config.quotas import Quotas
-from determined.common.cluster_config.scheduler import SchedulerConfig
+from determined.common.cluster_config.scheduler import KUBERNETES_PRIORITY, SchedulerConfig
 from determined.common.wire import limits
 from determined.expconf.base import Section
 from determined.expconf.storage import CheckpointStorage
@@ -220,10 +220,11 @@ class ClusterConfig(Section):
         found = self.pool(pool)
         own = found.scheduler if found is not None else None
         manager = self.manager_of(pool)
-        scheduler = own or manager.scheduler or SchedulerConfig()
-        if kubernetes or manager.type == "kubernetes":
-            return scheduler.on_kubernetes()
-        return scheduler
+        given = own or manager.scheduler or SchedulerConfig()
+        is_kubernetes = kubernetes or manager.type == "kubernetes"
+        if is_kubernetes and "default_priority" not in given.model_fields_set:
+            return given.model_copy(update={"default_priority": KUBERNETES_PRIORITY})
+        return given
 
     def fallback_route(self, pool: str) -> list[str]:
         """The pools that are tried after ``pool``, in order: each pool of its fallback, followed by that

@@ -18,7 +18,6 @@ _OTHER_MANAGERS = (
     "Slurm and PBS are not supported: leave type out, or write 'agent' or 'kubernetes'"
 )
 _AGENTS = "it is a setting of the pool's agent"
-_MANAGERS = ("agent", "kubernetes")
 
 
 class PoolConfig(Section):
@@ -67,8 +66,9 @@ class ResourceManager(Section):
     """The ``resource_manager`` section."""
 
     type: Annotated[
-        Literal["agent", "kubernetes"], refused(_OTHER_MANAGERS, lambda value: value in _MANAGERS)
-    ] = Field("agent", description="kind of the cluster's agents; a pool may have others")
+        Literal["agent", "kubernetes"],
+        refused(_OTHER_MANAGERS, lambda value: value in ("agent", "kubernetes")),
+    ] = Field("agent", description="kind of the pools' agents: on machines, or on Kubernetes")
     scheduler: SchedulerConfig | None = Field(
         None, description="of every pool that has none of its own"
     )

@@ -1,6 +1,6 @@
 """The ``scheduler`` section: who gets slots first, and on which agent."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,8 +11,8 @@ SchedulerType = Literal["priority", "fair_share", "round_robin", "first_in_first
 #: The settings of one type only, which the others refuse.
 OF_PRIORITY = ("preemption", "default_priority")
 DEFAULT_PRIORITY = 42
-#: Of pools with Kubernetes agents, where a higher number is more important.
-KUBERNETES_DEFAULT_PRIORITY = 50
+#: Where the resource manager is of the type kubernetes, where a higher number is more important.
+KUBERNETES_PRIORITY = 50
 
 
 class SchedulerConfig(Section):
@@ -33,9 +33,3 @@ class SchedulerConfig(Section):
         description="priority of what sets none; a lower number is more important (on Kubernetes a higher"
         " one, and the default is 50)",
     )
-
-    def on_kubernetes(self) -> Self:
-        """The same, of a pool with Kubernetes agents."""
-        if "default_priority" in self.model_fields_set:
-            return self
-        return self.model_copy(update={"default_priority": KUBERNETES_DEFAULT_PRIORITY})

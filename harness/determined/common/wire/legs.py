@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 from uuid import UUID
 
 from determined.common.wire.message import Message, checked
@@ -134,7 +134,8 @@ class LegSpec(Message):
     before, see :attr:`name`. ``supervisor_token``: what the supervisor reports with
     (:mod:`determined.common.wire.serving`); empty in an order of the release before. ``machine``: the machine
     of ``slot_ids``, where the scheduler counts the leg; None: the agent names no machines, or there are no
-    slots. ``priority``: the task's, else its pool's; None in an order of the release before.
+    slots. ``avoid``: machines of the agent on which the leg must not run, because of log policies.
+    ``priority``: the task's, else its pool's; None in an order of the release before.
     """
 
     allocation_id: str
@@ -171,6 +172,7 @@ class LegSpec(Message):
     supervisor_token: str = ""
     leg_id: str = ""
     machine: str | None = None
+    avoid: list[str] = field(default_factory=list)
     priority: int | None = None
 
     @property
@@ -240,11 +242,12 @@ class LogLine(TypedDict):
 
 
 class LogOwner(TypedDict):
-    """Whose lines they are."""
+    """Whose lines they are. ``node``: of a gang; one of the release before says only its agent."""
 
     task_id: str
     allocation_id: str
     agent_id: str
+    node: NotRequired[int]
 
 
 class LogBatch(LogOwner):

@@ -260,7 +260,7 @@ log_policy_matches = sa.Table(
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), nullable=False),
-    # The leg whose log it was, and the agent that it ran on.
+    # The leg whose log it was, and the agent that it ran on; of several machines: "agent/machine".
     sa.Column("run_id", sa.Integer, nullable=False),
     sa.Column("name", sa.Text, nullable=False),
     # cancel_retries | exclude_node | NULL: shown only

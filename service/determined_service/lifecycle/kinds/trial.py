@@ -72,7 +72,13 @@ _SPECS = sa.text(
     f"""
     SELECT a.id, a.task_id, t.experiment_id, t.id AS trial_id, a.run_id, a.resource_pool,
            a.nodes, coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
-           {MACHINE} AS machine, a.token, a.agent_id, k.flow_run_id, t.hparams, t.seed,
+           {MACHINE} AS machine,
+           ARRAY(SELECT DISTINCT split_part(m.agent_id, '/', 2) FROM log_policy_matches m
+                 WHERE m.trial_id = t.id AND m.action = 'exclude_node'
+                   AND m.agent_id LIKE '%/%'
+                   AND split_part(m.agent_id, '/', 1) = coalesce(r.agent_id, a.agent_id)
+                 ORDER BY 1) AS avoid,
+           a.token, a.agent_id, k.flow_run_id, t.hparams, t.seed,
            coalesce(t.latest_checkpoint, t.warm_start_checkpoint) AS checkpoint,
            -- Steps of a checkpoint of this trial; one taken from elsewhere starts from zero.
            CASE WHEN t.latest_checkpoint IS NULL THEN 0 ELSE coalesce(c.steps_completed, 0) END
@@ -177,6 +183,7 @@ class Trial(SlotKind):
             "mlflow": pages.has_mlflow(),
             "environment_variables": variables_of(environment, row.slot_type or "cpu"),
             "ports": user_ports(environment),
+            "avoid": row.avoid,
         }
 
     async def started(self, change: Change, leg: sa.Row[Any]) -> None:

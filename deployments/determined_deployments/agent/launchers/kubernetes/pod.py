@@ -37,6 +37,7 @@ GPUS = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
 DEFAULT_PRIORITY = 50
 """Of a leg whose order says none; a higher number is more important on Kubernetes."""
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _QUANTITY = re.compile(r"([0-9]+)(?:\.([0-9]+))?([A-Za-z]*)")
 
 
@@ -258,6 +259,27 @@ def _placing(leg: LegSpec, settings: Kubernetes, machine: str | None) -> Iterabl
     chosen = settings.priority_class(leg.priority or DEFAULT_PRIORITY)
     if chosen is not None:
         yield "priorityClassName", chosen
+
+
+def avoid(spec: dict[str, Any], machines: Iterable[str]) -> None:
+    """Has the pod run on none of these nodes, whatever affinity it has besides."""
+    # A field takes one name at a time.
+    fields = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [machine]} for machine in machines
+    ]
+    if not fields:
+        return
+    affinity = dict(spec.get("affinity") or {})
+    nodes = dict(affinity.get("nodeAffinity") or {})
+    required = dict(nodes.get(_REQUIRED) or {})
+    # One of the terms has to hold, and in it everything.
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchFields": [*(term.get("matchFields") or ()), *fields]} for term in terms
+    ]
+    nodes[_REQUIRED] = required
+    affinity["nodeAffinity"] = nodes
+    spec["affinity"] = affinity
 
 
 def _registry(leg: LegSpec, job_name: str) -> list[str]:
