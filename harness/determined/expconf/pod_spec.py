@@ -14,6 +14,7 @@ TRIAL_CONTAINER = "determined-container"
 OUR_PREFIX = "determined-"
 """Of the names of the platform's other containers and of its volumes."""
 OUR_LABELS = "determined-prefect.io/"
+GPUS_SHOWN = "NVIDIA_VISIBLE_DEVICES"
 _GPUS = ("nvidia.com/", "amd.com/")
 _OUR_VARIABLES = ("DET_", "PREFECT_")
 _OUR_FOLDERS = ("/run/determined", "/run/secrets/determined", "/opt/determined")
@@ -159,6 +160,9 @@ def _container(path: Path, container: Any) -> Iterator[tuple[Path, str]]:
         yield (*path, "name"), why
     if is_trials:
         yield from _ours(path, container)
+    for index, variable in enumerate(_items(container, "env")):
+        if isinstance(variable, dict) and variable.get("name") == GPUS_SHOWN:
+            yield (*path, "env", index, "name"), "the platform says which GPUs a container sees"
     for section in ("requests", "limits"):
         for key in _mapping(_mapping(container, "resources"), section):
             if str(key).startswith(_GPUS):

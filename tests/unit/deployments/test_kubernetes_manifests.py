@@ -525,12 +525,19 @@ def test_the_harness_is_brought_into_other_images() -> None:
     assert "initContainers" not in pod_of(agent(), leg())
 
 
-def test_a_task_sees_no_gpus_but_its_own() -> None:
-    def shown(slot_type: str, slots: int) -> Any:
-        env = container(agent(slot_type), leg(slots))["env"]
-        return {one["name"]: one.get("value") for one in env}.get("NVIDIA_VISIBLE_DEVICES")
+def test_a_container_sees_no_gpus_but_its_own() -> None:
+    sidecar = {"spec": {"containers": [{"name": "side", "image": "for-cuda:1"}]}}
+    config = {"environment": {"pod_spec": sidecar}}
 
-    assert [shown("cuda", 0), shown("cpu", 2), shown("cuda", 1)] == ["void", "void", None]
+    def shown(slot_type: str, slots: int) -> list[Any]:
+        found = pod_of(agent(slot_type, container={"harness": "mounted"}), leg(slots, config))
+        return [
+            {item["name"]: item.get("value") for item in one["env"]}.get("NVIDIA_VISIBLE_DEVICES")
+            for one in (*found["containers"], *found["initContainers"])
+        ]
+
+    assert shown("cuda", 0) == shown("cpu", 2) == ["void", "void", "void"]
+    assert shown("cuda", 1) == [None, "void", "void"]
 
 
 def test_a_start_is_known_by_the_pods_uid() -> None:

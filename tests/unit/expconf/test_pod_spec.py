@@ -92,6 +92,11 @@ def trial(**fields: Any) -> dict[str, Any]:
             "would take away",
         ),
         (
+            {"spec": {"containers": [{"name": "s", "env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]}]}},
+            "spec.containers[0].env[0].name",
+            "the platform says which GPUs",
+        ),
+        (
             {"spec": {"imagePullSecrets": [{"name": "det-9-1-ab-pull"}]}},
             "spec.imagePullSecrets[0].name",
             "is a Secret of the platform",
