@@ -18,6 +18,15 @@ from determined_tasks.limits import PROCESSES, default_memory
 
 CONFIG_VARIABLE = "DET_AGENT_CONFIG"
 
+_NOT_OF_PODS = {
+    ("slots",): "they are counted from the nodes, or kubernetes.max_slots says how many",
+    ("limits",): "kubernetes.slot_resources or a pod_spec sets them",
+    ("compiled_code",): "nothing outlives a pod",
+    ("container", "network_mode"): "a pod_spec may have hostNetwork",
+    ("security", "containers", "devices"): "device plugins give pods devices",
+}
+"""Settings of agents on machines, and what there is in pods."""
+
 SlotType = Literal["cpu", "cuda", "rocm"]
 
 
@@ -205,12 +214,15 @@ class AgentConfig(BaseModel):
                     "slot_type: 'rocm' is for launcher 'kubernetes'; allowed: cpu, cuda"
                 )
             return given
-        for name, instead in (
-            ("slots", "are counted from the nodes, or kubernetes.max_slots says how many"),
-            ("limits", "of pods are kubernetes.slot_resources, or a pod_spec's"),
-        ):
-            if name in given:
-                raise ValueError(f"{name}: {name} {instead}: leave it out")
+        for (*sections, name), instead in _NOT_OF_PODS.items():
+            section: Any = given
+            for key in sections:
+                section = section.get(key) if isinstance(section, dict) else None
+            if isinstance(section, dict) and section.get(name) not in (None, []):
+                path = ".".join((*sections, name))
+                raise ValueError(
+                    f"{path}: not of launcher 'kubernetes', where {instead}: leave it out"
+                )
         url, container = given.get("master_url"), given.get("container")
         has_other = isinstance(container, dict) and container.get("master_url")
         if isinstance(url, str) and _is_loopback(url) and not has_other:

@@ -14,6 +14,7 @@ TRIAL_CONTAINER = "determined-container"
 OUR_PREFIX = "determined-"
 """Of the names of the platform's other containers and of its volumes."""
 OUR_LABELS = "determined-prefect.io/"
+GPUS_SHOWN = "NVIDIA_VISIBLE_DEVICES"
 _GPUS = ("nvidia.com/", "amd.com/")
 _OUR_VARIABLES = ("DET_", "PREFECT_")
 _OUR_FOLDERS = ("/run/determined", "/run/secrets/determined", "/opt/determined")
@@ -50,6 +51,9 @@ _SECRET_SECTIONS = frozenset(
     {"secretKeyRef", "secretRef", "secret", "nodePublishSecretRef", "imagePullSecrets"}
 )
 _CONTAINERS = ("containers", "initContainers")
+_LISTS = ("initContainers", "volumes", "imagePullSecrets")
+_MAPPINGS = ("nodeSelector", "affinity", "securityContext")
+"""Fields of a pod in which the platform has something itself."""
 _PATCH, _REPLACE, _DELETE = "$patch", "replace", "delete"
 #: The fields by which Kubernetes recognises items of its lists; all other lists are replaced.
 _ITEM_KEYS = {
@@ -128,6 +132,10 @@ def _metadata(metadata: dict[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _pod(pod: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    for names, kind, what in ((_LISTS, list, "a list"), (_MAPPINGS, dict, "a mapping")):
+        for key in names:
+            if pod.get(key) is not None and not isinstance(pod[key], kind):
+                yield ("spec", key), f"must be {what}"
     for key, only in _OUR_POD.items():
         if pod.get(key) not in (None, only):
             yield ("spec", key), "the platform sets this field of pods itself"
@@ -152,6 +160,9 @@ def _container(path: Path, container: Any) -> Iterator[tuple[Path, str]]:
         yield (*path, "name"), why
     if is_trials:
         yield from _ours(path, container)
+    for index, variable in enumerate(_items(container, "env")):
+        if isinstance(variable, dict) and variable.get("name") == GPUS_SHOWN:
+            yield (*path, "env", index, "name"), "the platform says which GPUs a container sees"
     for section in ("requests", "limits"):
         for key in _mapping(_mapping(container, "resources"), section):
             if str(key).startswith(_GPUS):

@@ -105,7 +105,8 @@ def _volume(volume: dict[str, Any], path: Path) -> Iterator[PodWish]:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    # YAML knows keys that are numbers.
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
 
 
 def _items(value: Any) -> list[Any]:

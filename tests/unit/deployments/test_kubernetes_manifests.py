@@ -360,6 +360,26 @@ def test_the_node_is_preferred_and_the_pool_required() -> None:
     assert selector == {"pool": "a", "disk": "ssd"}
 
 
+def test_nodes_that_a_log_policy_excludes_are_avoided() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    terms = [{"matchExpressions": [zone]}, {"matchExpressions": [{**zone, "values": ["b"]}]}]
+    users = {"spec": {"affinity": {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}}}
+    spec = leg(config={"environment": {"pod_spec": users}}, avoid=["n1", "n2"])
+    fields = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in ("n1", "n2")
+    ]
+    affinity = pod_of(agent(), spec, machine="n3")["affinity"]["nodeAffinity"]
+    assert affinity[required]["nodeSelectorTerms"] == [
+        {**term, "matchFields": fields} for term in terms
+    ]
+    assert affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    for release in (OLDEST, "1.37"):
+        validate(job(agent(), spec, release), release)
+    plain = pod_of(agent(), leg(avoid=["n1"]))["affinity"]["nodeAffinity"][required]
+    assert plain == {"nodeSelectorTerms": [{"matchFields": fields[:1]}]}
+
+
 def test_a_volume_for_the_storage_stands_for_its_folder() -> None:
     storage = {"checkpoint_storage": {"type": "shared_fs", "host_path": "/checkpoints"}}
     with pytest.raises(PodError, match=r"checkpoint_storage\.host_path: pods may not mount"):
@@ -505,12 +525,19 @@ def test_the_harness_is_brought_into_other_images() -> None:
     assert "initContainers" not in pod_of(agent(), leg())
 
 
-def test_a_task_sees_no_gpus_but_its_own() -> None:
-    def shown(slot_type: str, slots: int) -> Any:
-        env = container(agent(slot_type), leg(slots))["env"]
-        return {one["name"]: one.get("value") for one in env}.get("NVIDIA_VISIBLE_DEVICES")
+def test_a_container_sees_no_gpus_but_its_own() -> None:
+    sidecar = {"spec": {"containers": [{"name": "side", "image": "for-cuda:1"}]}}
+    config = {"environment": {"pod_spec": sidecar}}
 
-    assert [shown("cuda", 0), shown("cpu", 2), shown("cuda", 1)] == ["void", "void", None]
+    def shown(slot_type: str, slots: int) -> list[Any]:
+        found = pod_of(agent(slot_type, container={"harness": "mounted"}), leg(slots, config))
+        return [
+            {item["name"]: item.get("value") for item in one["env"]}.get("NVIDIA_VISIBLE_DEVICES")
+            for one in (*found["containers"], *found["initContainers"])
+        ]
+
+    assert shown("cuda", 0) == shown("cpu", 2) == ["void", "void", "void"]
+    assert shown("cuda", 1) == [None, "void", "void"]
 
 
 def test_a_start_is_known_by_the_pods_uid() -> None:
@@ -547,7 +574,8 @@ def test_pods_of_gangs_alone_have_the_label_that_lets_them_reach_each_other() ->
 
 
 def test_labels_say_whose_a_pod_is() -> None:
-    spec = leg(2, nodes=2, node=1, leg_id="7.b2c1.1.n1", owner="ada lovelace")
+    config = {"name": "rösti & co"}
+    spec = leg(2, config, nodes=2, node=1, leg_id="7.b2c1.1.n1", owner="ada lovelace")
     found = job(agent(), spec, machine="node-3")
     for metadata in (found["metadata"], found["spec"]["template"]["metadata"]):
         assert (
@@ -566,6 +594,7 @@ def test_labels_say_whose_a_pod_is() -> None:
             "determined-prefect.io/note": '{"a": 1}',
             "determined-prefect.io/slots": "[0, 1]",
             "determined-prefect.io/machine": "node-3",
+            "determined-prefect.io/name": "rösti & co",
         }
     assert labels.selector("agent-k") == "determined-prefect.io/agent=agent-k"
 

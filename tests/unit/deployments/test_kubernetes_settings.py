@@ -25,8 +25,20 @@ from tests.unit.deployments.kubernetes_legs import agent
             {"kubernetes": {"pod_spec": {"metadata": {"name": "x"}}}},
             "metadata.name: the platform chooses",
         ),
-        ({"slots": 4}, "slots: slots are counted from the nodes"),
-        ({"limits": {"memory": "1G"}}, "limits of pods are kubernetes.slot_resources"),
+        (
+            {"slots": 4},
+            "slots: not of launcher 'kubernetes', where they are counted from the nodes",
+        ),
+        (
+            {"limits": {"memory": "1G"}},
+            "limits: not of launcher 'kubernetes', where kubernetes.slot",
+        ),
+        ({"compiled_code": 0}, "compiled_code: not of launcher 'kubernetes'"),
+        ({"container": {"network_mode": "host"}}, "container.network_mode: not of launcher"),
+        (
+            {"security": {"containers": {"devices": ["/dev/fuse"]}}},
+            "security.containers.devices: not of launcher 'kubernetes', where device plugins",
+        ),
         ({"launcher": "docker", "slots": 1}, "kubernetes: only launcher 'kubernetes' has it"),
         ({"master_url": "http://127.0.0.1:8080"}, "container.master_url: required, because pods"),
     ],

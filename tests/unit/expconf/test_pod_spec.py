@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from determined.expconf.container_wishes import Wish, is_given, refusal, wishes
 from determined.expconf.paths import render
@@ -29,6 +32,8 @@ def trial(**fields: Any) -> dict[str, Any]:
             "are the platform's",
         ),
         ({"spec": {"restartPolicy": "Always"}}, "spec.restartPolicy", "sets this field of pods"),
+        ({"spec": {"nodeSelector": ["gpu"]}}, "spec.nodeSelector", "must be a mapping"),
+        ({"spec": {"volumes": {"name": "v"}}}, "spec.volumes", "must be a list"),
         ({"spec": {"nodeName": "n1"}}, "spec.nodeName", "sets this field of pods"),
         ({"spec": {"shareProcessNamespace": True}}, "spec.shareProcessNamespace", "sets this"),
         (trial(image="x"), "spec.containers[0].image", "sets this field of 'determined-container'"),
@@ -85,6 +90,11 @@ def trial(**fields: Any) -> dict[str, Any]:
             trial(resources={"limits": {"$patch": "replace", "cpu": 1}}),
             "spec.containers[0].resources.limits.$patch",
             "would take away",
+        ),
+        (
+            {"spec": {"containers": [{"name": "s", "env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]}]}},
+            "spec.containers[0].env[0].name",
+            "the platform says which GPUs",
         ),
         (
             {"spec": {"imagePullSecrets": [{"name": "det-9-1-ab-pull"}]}},
@@ -311,3 +321,34 @@ def test_a_patch_over_a_patch_holds_for_a_third_one() -> None:
     both = merge_pod_specs(replaced, {"spec": {"imagePullSecrets": [{"name": "a"}]}})
     third = {"spec": {"imagePullSecrets": [{"name": "z"}]}}
     assert applied(merge_pod_specs(both, third)) == {"spec": {"imagePullSecrets": [{"name": "b"}]}}
+
+
+NAMES = st.sampled_from(
+    [
+        *("metadata", "spec", "containers", "initContainers", "volumes", "securityContext", "env"),
+        *("capabilities", "add", "hostPath", "path", "projected", "sources", "secret", "name"),
+        *("resources", "limits", "$patch", "labels", "volumeMounts", "ports", "nodeSelector"),
+        *("valueFrom", "secretKeyRef", "envFrom", "imagePullSecrets", OURS, 7),
+    ]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | NAMES | st.just("delete") | st.just("det-x-order"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
+    max_leaves=25,
+)
+POD = st.fixed_dictionaries({}, optional={"metadata": JSON, "spec": JSON}) | JSON
+
+
+@settings(max_examples=400, deadline=None)
+@example({"spec": {"securityContext": {7: 1}, "volumes": [{7: 1}]}}, {"metadata": {7: 1}}, 7)
+@example({"spec": {"containers": [{7: 1, "resources": {"limits": {7: 1}}}]}}, {7: {7: 7}}, [])
+@given(POD, POD, POD)
+def test_whatever_users_write_is_answered(mine: Any, base: Any, third: Any) -> None:
+    for one in (mine, base):
+        found = [render(path) for path, _ in refused(one)]
+        assert all(isinstance(path, str) for path in found)
+        config = {"environment": {"pod_spec": one}}
+        assert all(wish.path for wish in wishes(config, is_root=True, in_pod=True))
+    left = applied(merge_pod_specs(merge_pod_specs(mine, base), third))
+    if isinstance(left, dict | list):
+        assert '"$patch":' not in json.dumps(left)

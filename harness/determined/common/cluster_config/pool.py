@@ -18,7 +18,6 @@ _OTHER_MANAGERS = (
     "Slurm and PBS are not supported: leave type out, or write 'agent' or 'kubernetes'"
 )
 _AGENTS = "it is a setting of the pool's agent"
-_MANAGERS = ("agent", "kubernetes")
 
 
 class PoolConfig(Section):

@@ -134,8 +134,8 @@ class LegSpec(Message):
     before, see :attr:`name`. ``supervisor_token``: what the supervisor reports with
     (:mod:`determined.common.wire.serving`); empty in an order of the release before. ``machine``: the machine
     of ``slot_ids``, where the scheduler counts the leg; None: the agent names no machines, or there are no
-    slots. ``priority``: the task's, else its pool's; None in an order of the release before.
-    ``avoid``: machines of the agent on which the leg must not run, because of log policies.
+    slots. ``avoid``: machines of the agent on which the leg must not run, because of log policies.
+    ``priority``: the task's, else its pool's; None in an order of the release before.
     """
 
     allocation_id: str
@@ -172,8 +172,8 @@ class LegSpec(Message):
     supervisor_token: str = ""
     leg_id: str = ""
     machine: str | None = None
-    priority: int | None = None
     avoid: list[str] = field(default_factory=list)
+    priority: int | None = None
 
     @property
     def name(self) -> str:

@@ -33,10 +33,13 @@ SLOTS = PREFIX + "slots"
 """Annotation: the ids of the leg's slots, as a JSON list."""
 MACHINE = PREFIX + "machine"
 """Annotation: the node that the scheduler thought of."""
+NAME = PREFIX + "name"
+"""Annotation for people: the name of the experiment, or the description of the task."""
 GATE = PREFIX + "gang"
 """The scheduling gate of a gang's pods."""
 
 LONGEST = 63
+MOST_NAME_CHARS = 1000
 _NOT_IN_VALUES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -81,4 +84,7 @@ def notes_of_leg(spec: LegSpec, note: dict[str, Any], machine: str | None) -> di
     found = {LEG: spec.name, NOTE: json.dumps(note), SLOTS: json.dumps(spec.slot_ids)}
     if machine is not None:
         found[MACHINE] = machine
+    name = spec.config.get("name") or spec.config.get("description")
+    if name:
+        found[NAME] = str(name)[:MOST_NAME_CHARS]
     return found

@@ -184,6 +184,8 @@ def _merged(own: dict[str, Any], leg: LegSpec, config: AgentConfig) -> dict[str,
         shown = {key: given[key] for key in ("metadata", "spec") if given.get(key)}
         merged = merge_pod_specs(shown, merged)
     merged = applied(merged)
+    pod.avoid(merged["spec"], leg.avoid)
+    pod.hide_gpus(merged["spec"], leg, config)
     selector = merged["spec"].get("nodeSelector") or {}
     for key, value in config.kubernetes.node_selector.items():
         if selector.get(key) != value:

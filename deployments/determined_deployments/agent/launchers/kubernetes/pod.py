@@ -9,7 +9,7 @@ from typing import Any
 from determined import __version__
 from determined.common.wire.legs import LegSpec
 from determined.expconf.environment import Images
-from determined.expconf.pod_spec import TRIAL_CONTAINER, mounts
+from determined.expconf.pod_spec import GPUS_SHOWN, TRIAL_CONTAINER, containers_of, mounts
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.kubernetes import account, names
 from determined_deployments.agent.launchers.kubernetes.account import Account, PodError
@@ -37,6 +37,7 @@ GPUS = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
 DEFAULT_PRIORITY = 50
 """Of a leg whose order says none; a higher number is more important on Kubernetes."""
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _QUANTITY = re.compile(r"([0-9]+)(?:\.([0-9]+))?([A-Za-z]*)")
 
 
@@ -138,9 +139,6 @@ def _container(leg: LegSpec, config: AgentConfig, who: Account | None) -> dict[s
     if who is not None:
         # The image may know no such account.
         variables |= {"HOME": WORK_DIR, "USER": who.name, "LOGNAME": who.name}
-    if config.slot_type != "cuda" or not leg.slot_ids:
-        # Else an image made for CUDA shows the container all GPUs of its node.
-        variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     if config.slot_type == "cpu" and leg.slot_ids:
         variables["OMP_NUM_THREADS"] = str(threads(len(leg.slot_ids), config))
     env += [{"name": name, "value": value} for name, value in variables.items()]
@@ -258,6 +256,38 @@ def _placing(leg: LegSpec, settings: Kubernetes, machine: str | None) -> Iterabl
     chosen = settings.priority_class(leg.priority or DEFAULT_PRIORITY)
     if chosen is not None:
         yield "priorityClassName", chosen
+
+
+def avoid(spec: dict[str, Any], machines: Iterable[str]) -> None:
+    """Has the pod run on none of these nodes, whatever affinity it has besides."""
+    # A field takes one name at a time.
+    fields = [
+        {"key": "metadata.name", "operator": "NotIn", "values": [machine]} for machine in machines
+    ]
+    if not fields:
+        return
+    affinity = dict(spec.get("affinity") or {})
+    nodes = dict(affinity.get("nodeAffinity") or {})
+    required = dict(nodes.get(_REQUIRED) or {})
+    # One of the terms has to hold, and in it everything.
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchFields": [*(term.get("matchFields") or ()), *fields]} for term in terms
+    ]
+    nodes[_REQUIRED] = required
+    affinity["nodeAffinity"] = nodes
+    spec["affinity"] = affinity
+
+
+def hide_gpus(spec: dict[str, Any], leg: LegSpec, config: AgentConfig) -> None:
+    """Has no container of the pod see GPUs that it did not ask Kubernetes for: images that are made for CUDA
+    show all of the node's."""
+    has_own = config.slot_type == "cuda" and bool(leg.slot_ids)
+    for path, container in containers_of({"spec": spec}):
+        is_ours = path[1] == "containers" and container.get("name") == TRIAL_CONTAINER
+        if not (is_ours and has_own):
+            env = container.get("env") or []
+            container["env"] = [*env, {"name": GPUS_SHOWN, "value": "void"}]
 
 
 def _registry(leg: LegSpec, job_name: str) -> list[str]:
