@@ -45,8 +45,9 @@ class Place:
     ``shares_packages``: what trials install is their experiment's, and goes when that has ended;
     else each leg has its own. ``compiled_bytes``: how much of what trials compile is kept for the next ones
     (:mod:`determined_tasks.compiled_code`); 0: nothing. ``in_pod``: the supervisor is the main process of a
-    pod, which has the leg's devices, mounts, account and limits alone. ``grace_seconds``: how long the machine
-    stays after a SIGTERM to the supervisor (:mod:`determined_tasks.going_away`); None: the leg ends at once.
+    pod, which has the leg's devices, mounts, account and limits alone. ``grace_seconds``: how long the
+    machine stays after a SIGTERM to the supervisor (:mod:`determined_tasks.going_away`); None: the leg ends
+    at once.
     """
 
     work_dir: Path
