@@ -61,6 +61,12 @@ class Truth:
     def log(self) -> str:
         return self._cluster.det("experiment", "logs", str(self.experiment), check=False).stdout
 
+    def states(self) -> list[str]:
+        """Of the trial's legs."""
+        (trial,) = self._cluster.trials(self.experiment)
+        found = self._cluster.session().get(f"/api/v1/trials/{trial['id']}")["trial"]["legs"]
+        return [leg["state"].removeprefix("STATE_") for leg in found]
+
     def restarts(self) -> int:
         (trial,) = self._cluster.trials(self.experiment)
         return int(trial["restarts"])
