@@ -15,7 +15,7 @@ import pytest
 from determined.common.wire.legs import ExitKind, LegSpec, leg_id_of
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
-from determined_deployments.agent.launchers.base import Call, Exit, Job
+from determined_deployments.agent.launchers.base import Call, Exit, Job, Running
 from determined_deployments.agent.launchers.kubernetes import launcher as launchers
 from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
 from determined_deployments.agent.launchers.testing_agent import no_model_definition
@@ -41,6 +41,7 @@ class Agent:
     standin: StandIn
     launcher: KubernetesLauncher
     folder: Path
+    found: list[Running]
 
     def job(self, name: str, slots: int = 1, node: int = 0, nodes: int = 1) -> Job:
         leg_id = leg_id_of(name, node, nodes)
@@ -99,7 +100,9 @@ class Agent:
 
 
 @contextlib.asynccontextmanager
-async def agent_of(standin: StandIn, folder: Path, **kubernetes: Any) -> AsyncIterator[Agent]:
+async def agent_of(
+    standin: StandIn, folder: Path, adopts: bool = False, **kubernetes: Any
+) -> AsyncIterator[Agent]:
     given = {"kubeconfig": standin.kubeconfig, "termination_grace": 5, **kubernetes}
     config = AgentConfig.model_validate(
         {
@@ -114,8 +117,9 @@ async def agent_of(standin: StandIn, folder: Path, **kubernetes: Any) -> AsyncIt
     )
     config.work_dir.mkdir(exist_ok=True)
     async with KubernetesLauncher(config, no_model_definition) as launcher:
-        await launcher.adopt()
-        yield Agent(standin, launcher, folder)
+        found = await launcher.adopt()
+        assert bool(found) is adopts
+        yield Agent(standin, launcher, folder, found)
 
 
 @both
@@ -323,6 +327,8 @@ async def test_what_somebody_deletes_runs_no_second_time(
         (thing,) = agent.of_leg(what, held)
         standin.do(lambda cluster: cluster.deletion.delete(what, thing, "Background", None))
         ended = await agent.end(held)
+        # Which the service is told at once.
+        assert "was deleted in the cluster" in (agent.launcher.leaving(held.running) or "")
     # The supervisor gets a SIGTERM, of which the one of this test makes a good end.
     assert ended.in_order
     assert (tmp_path / "7.a.1" / "signal").read_text() == str(int(signal.SIGTERM))
@@ -375,30 +381,34 @@ async def test_a_watch_that_breaks_or_is_too_old_loses_nothing(
         assert (await agent.end(other)).in_order
 
 
-@both
-async def test_a_start_that_the_agents_death_cut_short_does_nothing_and_is_removed(
-    standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Died(Exception):
-        pass
+class Died(Exception):
+    """The agent, at this moment."""
 
+
+@both
+@pytest.mark.parametrize("before", ["_make_job", "_make_group"])
+async def test_whenever_an_agent_dies_in_a_start_the_next_one_leaves_nothing_and_loses_nothing(
+    standin: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
     async def die(*_: object) -> None:
         raise Died
 
     async with agent_of(standin, tmp_path) as agent:
-        monkeypatch.setattr(agent.launcher._starter, "_make_secrets", die)
+        monkeypatch.setattr(agent.launcher._starter, before, die)
         with pytest.raises(Died):
             await agent.launcher.start(agent.job("7.a.1"))
-    jobs = standin.do(lambda cluster: cluster.store.select("jobs", "default"))
-    assert len(jobs) == 1
-    async with agent_of(standin, tmp_path):
-        await until_async(
-            "it is removed",
-            lambda: standin.do(lambda cluster: cluster.store.select("pods", "default")),
-            equals=[],
-        )
-        assert standin.do(lambda cluster: cluster.store.select("jobs", "default")) == []
-    assert not (tmp_path / "7.a.1" / "child").exists()
+    secrets = standin.do(lambda cluster: cluster.store.select("secrets", "default"))
+    assert len(secrets) == 1 and not secrets[0]["metadata"].get("ownerReferences")
+    async with agent_of(standin, tmp_path, adopts=before == "_make_group") as agent:
+        if before == "_make_job":
+            assert standin.do(lambda cluster: cluster.store.select("secrets", "default")) == []
+            assert standin.do(lambda cluster: cluster.store.select("jobs", "default")) == []
+            return
+        (running,) = agent.found
+        held = Held(agent.launcher, running)
+        await until_async("it has begun", lambda: agent.has_begun("7.a.1"))
+        await agent.launcher.signal(running, signal.SIGUSR1)
+        assert (await agent.end(held)).in_order
 
 
 async def test_slots_of_a_cordoned_node_drain_and_the_core_is_told(

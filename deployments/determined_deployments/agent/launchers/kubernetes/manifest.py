@@ -155,7 +155,7 @@ def pod_group(
             "name": _group(leg, config),
             "namespace": settings.namespace,
             "labels": owner["metadata"]["labels"],
-            "ownerReferences": [_reference(owner)],
+            "ownerReferences": [reference(owner)],
         },
         "spec": spec,
     }
@@ -264,13 +264,14 @@ def _secret(name: str, kind: str, content: dict[str, str], owner: dict[str, Any]
             "name": name,
             "namespace": metadata["namespace"],
             "labels": metadata["labels"],
-            "ownerReferences": [_reference(owner)],
+            "ownerReferences": [reference(owner)],
         },
         "data": {key: base64.b64encode(text.encode()).decode() for key, text in content.items()},
     }
 
 
-def _reference(owner: dict[str, Any]) -> dict[str, Any]:
+def reference(owner: dict[str, Any]) -> dict[str, Any]:
+    """Of something that goes with its ``owner``, a Job."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
