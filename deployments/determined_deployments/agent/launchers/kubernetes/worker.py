@@ -58,7 +58,7 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
         if KubernetesSettings().observer.enabled:
             starting = threading.Thread(target=start_observer, daemon=True)
             starting.start()
-            while starting.is_alive():
+            while starting.is_alive():  # noqa: ASYNC110  (the thread is Prefect's)
                 await asyncio.sleep(OBSERVER_LOOK_S)
         await super().__aenter__()
         return self
