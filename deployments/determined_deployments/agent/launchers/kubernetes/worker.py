@@ -6,9 +6,8 @@ of users' deployments, which get a Job each. Experiments' flow runs, which only 
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import anyio.abc
 from prefect.client.orchestration import PrefectClient
@@ -20,8 +19,6 @@ from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfi
 
 from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
 from determined_deployments.agent.worker import OUR_FLOWS, AgentWorker, JobConfiguration
-
-OBSERVER_LOOK_S = 0.1
 
 
 class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfiguration):
@@ -47,6 +44,8 @@ class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfigurat
 class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
     """Starts flow runs of other deployments as Jobs."""
 
+    _observer: ClassVar[threading.Thread | None] = None
+
     type = KubernetesLauncher.worker_type
     job_configuration = KubernetesJobConfiguration
     job_configuration_variables = KubernetesWorker.job_configuration_variables
@@ -54,14 +53,18 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
     _display_name = "Determined (Kubernetes)"
 
     async def __aenter__(self) -> Self:
-        # It returns once Prefect has answered, minutes later where Prefect is away: not in the event loop.
-        if KubernetesSettings().observer.enabled:
-            starting = threading.Thread(target=start_observer, daemon=True)
-            starting.start()
-            while starting.is_alive():  # noqa: ASYNC110  (the thread is Prefect's)
-                await asyncio.sleep(OBSERVER_LOOK_S)
-        await super().__aenter__()
+        # Prefect's own starts and stops its observer of Jobs in the event loop, and waits there until Prefect
+        # answers, minutes where it is away. One lives as long as the agent, and nothing waits for it.
+        observer = DeterminedKubernetesWorker._observer
+        if observer is None and KubernetesSettings().observer.enabled:
+            observer = threading.Thread(target=start_observer, daemon=True)
+            DeterminedKubernetesWorker._observer = observer
+            observer.start()
+        await super(KubernetesWorker, self).__aenter__()
         return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await super(KubernetesWorker, self).__aexit__(*exc_info)
 
     async def run(
         self,
