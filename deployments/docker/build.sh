@@ -27,7 +27,7 @@ fetch() {
 fetched=
 for target in "$@"; do
     case $target in
-    harness) extras=torch,tensorboard,s3,gcs,azure ;;
+    harness) extras=examples,tensorboard,s3,gcs,azure ;;
     service | agent) extras=cluster,docker,kubernetes,mlflow,tpe,s3,gcs,azure ;;
     *) echo "no image $target; there are harness, service and agent" >&2; exit 1 ;;
     esac

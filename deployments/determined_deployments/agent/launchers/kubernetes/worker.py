@@ -6,12 +6,11 @@ of users' deployments, which get a Job each. Experiments' flow runs, which only 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
 from collections.abc import AsyncGenerator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import anyio.abc
 from kubernetes_asyncio.client import ApiClient
@@ -51,6 +50,8 @@ class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfigurat
 class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
     """Starts flow runs of other deployments as Jobs."""
 
+    _observer: ClassVar[threading.Thread | None] = None
+
     type = KubernetesLauncher.worker_type
     job_configuration = KubernetesJobConfiguration
     job_configuration_variables = KubernetesWorker.job_configuration_variables
@@ -58,20 +59,18 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
     _display_name = "Determined (Kubernetes)"
 
     async def __aenter__(self) -> Self:
-        # It returns once Prefect has answered, minutes later where Prefect is away: not in the event loop.
-        if KubernetesSettings().observer.enabled:
-            loop, started = asyncio.get_running_loop(), asyncio.Event()
-
-            def start() -> None:
-                try:
-                    start_observer()
-                finally:
-                    loop.call_soon_threadsafe(started.set)
-
-            threading.Thread(target=start, daemon=True).start()
-            await started.wait()
-        await super().__aenter__()
+        # Prefect's own starts and stops its observer of Jobs in the event loop, and waits there until Prefect
+        # answers, minutes where it is away. One lives as long as the agent, and nothing waits for it.
+        observer = DeterminedKubernetesWorker._observer
+        if observer is None and KubernetesSettings().observer.enabled:
+            observer = threading.Thread(target=start_observer, daemon=True)
+            DeterminedKubernetesWorker._observer = observer
+            observer.start()
+        await super(KubernetesWorker, self).__aenter__()
         return self
+
+    async def __aexit__(self, *exc_info: Any) -> None:
+        await super(KubernetesWorker, self).__aexit__(*exc_info)
 
     async def run(
         self,
