@@ -69,6 +69,7 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "docs/reference": (),
     "examples": (FRAMEWORKS, PAGES),
     "deployments/docker": (CONTAINERS,),
+    "deployments/helm": (),
     "deployments/determined_deployments": (CLUSTERS,),
     "deployments/determined_deployments/agent": _LEGS,
     "deployments/first_install.py": (),

@@ -107,6 +107,11 @@ GROUPS = (
                 " [what the run serves](../operate/security.md#what-supervisors-and-runs-may)",
             ),
             Variable(
+                "DET_START_ID",
+                "a pod's unique id, which Kubernetes tells the supervisor in it: a second pod of the same task"
+                " is refused ([pods](../operate/pods.md))",
+            ),
+            Variable(
                 "DETERMINED_AGENT_WITHOUT_TORCH",
                 "`1`: the agent imports no torch beforehand ([agents](../operate/agent.md))",
             ),

@@ -28,7 +28,7 @@ from determined.common.wire.legs import LegSpec
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Exit, Job, Kind, Running, Unusable
 from determined_deployments.agent.launchers.fork_server.forking import ForkingLauncher
-from determined_deployments.agent.launchers.kubernetes import ends, labels, manifest, pod
+from determined_deployments.agent.launchers.kubernetes import account, ends, labels, manifest, pod
 from determined_deployments.agent.launchers.kubernetes.client import Client, Json, Unconfigured
 from determined_deployments.agent.launchers.kubernetes.cluster import Cluster, NoRights
 from determined_deployments.agent.launchers.kubernetes.hands import Hands
@@ -71,9 +71,7 @@ class KubernetesLauncher(ForkingLauncher):
         return None
 
     def rights(self) -> ContainerRights:
-        given = self.config.security.containers
-        # A folder of a node is as good as the node, whoever looks into it.
-        return ContainerRights(given.capabilities, given.devices, given.host_paths, is_root=True)
+        return account.told_rights(self.config)
 
     def work_dir(self, kind: Kind, id_: str) -> Path:
         return Path(pod.WORK_DIR) if kind == "leg" else super().work_dir(kind, id_)
