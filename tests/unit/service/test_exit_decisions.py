@@ -11,6 +11,8 @@ from determined_service.lifecycle.exits import (
     Exit,
     ExitFacts,
     ExitKind,
+    Next,
+    Outcome,
     decide_exit,
     describe_exit,
     of_gang,
@@ -298,3 +300,34 @@ EIGHT = {"op_complete": False, "target": 8, "unit": "batches"}
 )
 def test_an_early_end_tells_its_place(facts: dict[str, Any], words: str) -> None:
     assert decide_exit(ExitFacts(**facts)).reason == f"the training code {words}"
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome", "next", "reason"),
+    [
+        (
+            {"exit_code": 0, "preempt_requested": True, "preempt_acked": True},
+            Outcome.PREEMPTED,
+            Next.REQUEUE,
+            "its machine is going away: n1 is drained",
+        ),
+        (
+            {"exit_code": 1, "preempt_requested": True},
+            Outcome.LOST,
+            Next.REQUEUE,
+            "its machine is going away: n1 is drained; process exited with code 1",
+        ),
+        (
+            {"exit_code": None, "kind": ExitKind.FAILED_TO_START, "reason": "no train.py"},
+            Outcome.ERROR,
+            Next.END,
+            "could not start: no train.py",
+        ),
+    ],
+)
+def test_a_machine_that_goes_away(
+    facts: dict[str, Any], outcome: Outcome, next: Next, reason: str
+) -> None:
+    found = decide_exit(ExitFacts(leaving="n1 is drained", reports_form=True, **facts))
+    assert (found.outcome, found.next, found.reason) == (outcome, next, reason)
+    assert not found.counts
