@@ -108,7 +108,7 @@ GROUPS = (
             ),
             Variable(
                 "DET_START_ID",
-                "a pod's unique id, which Kubernetes tells the supervisor in it: a second pod of the same task"
+                "a pod's unique id, which Kubernetes tells its supervisor: a second pod of the same task"
                 " is refused ([pods](../operate/pods.md))",
             ),
             Variable(
