@@ -15,7 +15,8 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
 from determined_service.loops.due import PASS_S, Due
-from determined_service.retraining import events, runs
+from determined_service.recurring import events
+from determined_service.retraining import runs
 from determined_service.retraining.plans import Plan
 from determined_service.state.change import changing, reader
 
@@ -52,7 +53,7 @@ class DueRetrainings(Due):
         found = []
         async with reader(self._db).connect() as conn:
             for row in (await conn.execute(_WAITING_FOR_EVENTS)).all():
-                if row.id not in due and (await events.happened(conn, row)).causes:
+                if row.id not in due and (await events.happened(conn, runs.watch_of(row))).causes:
                     found.append(row.id)
         return found
 
@@ -69,7 +70,7 @@ class DueRetrainings(Due):
                 return
             now = datetime.datetime.now(datetime.UTC)
             due_at = row.next_at if row.next_at is not None and row.next_at <= now else None
-            happened = await events.happened(change.conn, row)
+            happened = await events.happened(change.conn, runs.watch_of(row))
             if due_at is None and not happened.causes:
                 return
             causes = list(happened.causes)

@@ -14,7 +14,7 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest
 from determined_service.pipelines import machine, people, rows
-from determined_service.retraining.schedules import next_after
+from determined_service.recurring.schedules import next_after
 from determined_service.state.change import Change, changing
 
 p = pipelines.c

@@ -22,7 +22,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.pipelines import people, repeating, rows, submitting
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
-from determined_service.retraining.plans import Schedule
+from determined_service.recurring.schedules import Schedule
 from determined_service.state.change import changing, reader
 from determined_service.submission.model_definition import content_size
 from determined_service.submission.unpacking import pack_several

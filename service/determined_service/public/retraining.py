@@ -22,9 +22,9 @@ from determined_service.base.json import JsonResponse
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.public.models import MODEL
+from determined_service.recurring.triggers import MOST_VALUES, Finite
 from determined_service.retraining import live, people, runs
 from determined_service.retraining.plans import Plan
-from determined_service.retraining.triggers import MOST_VALUES, Finite
 from determined_service.state.change import changing
 from determined_service.submission import submit
 from determined_service.views.lists import answer_list, each

@@ -23,12 +23,14 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import models as modelling
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
-from determined_service.retraining import events, runs
+from determined_service.recurring import events
+from determined_service.retraining import runs
 from determined_service.retraining.plans import Plan
 from determined_service.state import keeping, states
 from determined_service.state.change import Change
 from determined_service.submission import submit
 from determined_service.submission.definition_store import store_definition
+from determined_service.views.models import alias_version
 
 t = retrainings.c
 
@@ -77,7 +79,8 @@ async def put(
         "paused": False,
         "next_at": plan.next_after(now, now),
         "marks": await events.first_marks(
-            conn, plan, model_id, owner_id, {} if before is None else before.marks
+            conn,
+            runs.watch(plan, 0, model_id, owner_id, {} if before is None else before.marks),
         ),
         "created_at": now,
     }
@@ -113,7 +116,9 @@ async def pause(change: Change, model_id: int, paused: bool) -> None:
         now = datetime.datetime.now(datetime.UTC)
         plan = Plan.model_validate(row.plan)
         values["next_at"] = plan.next_after(now, row.created_at, stored=True)
-        values["marks"] = await events.first_marks(change.conn, plan, model_id, row.owner_id, {})
+        values["marks"] = await events.first_marks(
+            change.conn, runs.watch(plan, row.id, model_id, row.owner_id, {})
+        )
     await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
     change.notify(topics.RETRAININGS)
 
@@ -197,7 +202,7 @@ async def roll_back(
     await modelling.apply(change.conn, registry.find_model, model_id, lock=True)
     retraining = await runs.find(change.conn, model_id, lock=True)
     alias = Plan.model_validate(retraining.plan).alias
-    standing = await runs.alias_version(change.conn, model_id, alias)
+    standing = await alias_version(change.conn, model_id, alias)
     if standing is None:
         raise NotFound(f"{alias} stands for no version, so there is nothing to roll back")
     if to is None:

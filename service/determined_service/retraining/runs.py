@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import model_aliases, models, retraining_runs, retrainings
+from determined_registry.database.tables import experiments, models, retraining_runs, retrainings
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
+from determined_service.recurring.events import Watch
 from determined_service.retraining.plans import Plan
 from determined_service.state import keeping, prefect_states
 from determined_service.state.change import Change
@@ -61,6 +63,23 @@ async def lock_run(conn: AsyncConnection, run_id: int) -> sa.Row[Any]:
     if row is None:
         raise NotFound(f"retraining run {run_id} does not exist")
     return row
+
+
+def watch_of(row: sa.Row[Any]) -> Watch:
+    """The events that the retraining waits for."""
+    plan = Plan.model_validate(row.plan)
+    return watch(plan, row.id, row.model_id, row.owner_id, row.marks)
+
+
+def watch(
+    plan: Plan, retraining_id: int, model_id: int, owner_id: int, marks: Mapping[str, Any]
+) -> Watch:
+    """As :func:`watch_of`, of a retraining whose row is still to be written."""
+    own = sa.exists().where(
+        r.retraining_id == retraining_id,
+        experiments.c.id.in_((r.check_experiment, r.training_experiment, r.evaluation_experiment)),
+    )
+    return Watch(plan.on, owner_id, own, marks, retraining_id, model_id, plan.alias)
 
 
 async def begin(
@@ -165,14 +184,3 @@ async def end(change: Change, run_id: int, state: str, reason: str, **values: An
 async def fail(change: Change, run: sa.Row[Any], reason: str) -> None:
     """A step of the locked run has failed: the champion stays."""
     await end(change, run.id, FAILED, reason, failed_step=run.state)
-
-
-async def alias_version(conn: AsyncConnection, model_id: int, alias: str) -> int | None:
-    """The version that the alias stands for now."""
-    found = await conn.execute(
-        sa.select(model_aliases.c.version).where(
-            model_aliases.c.model_id == model_id, model_aliases.c.alias == alias
-        )
-    )
-    version: int | None = found.scalar_one_or_none()
-    return version

@@ -31,13 +31,14 @@ from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import models as modelling
+from determined_service.recurring.best import best_checkpoint
+from determined_service.recurring.events import LOOK
 from determined_service.retraining import runs
-from determined_service.retraining.best import best_checkpoint
-from determined_service.retraining.events import LOOK
 from determined_service.retraining.plans import Plan
 from determined_service.state import states
 from determined_service.state.change import Change, changing
 from determined_service.submission import submit
+from determined_service.views.models import alias_version
 
 EVALUATIONS = 3
 """How often a challenger is evaluated, while people move the alias meanwhile."""
@@ -94,7 +95,7 @@ async def _submit(db: Database, settings: Settings, run: sa.Row[Any]) -> None:
     plan = Plan.model_validate(run.plan)
     async with changing(db) as change:
         await _require_owner(change.conn, run)
-        champion = await runs.alias_version(change.conn, run.model_id, plan.alias)
+        champion = await alias_version(change.conn, run.model_id, plan.alias)
         held = await _checkpoint_of(change.conn, run.model_id, champion)
     config = _CONFIGURE[run.state](run, plan, held)
     submission = submit.Submission(config=orjson.dumps(config).decode())
@@ -289,7 +290,7 @@ async def _promote(change: Change, run: sa.Row[Any]) -> None:
     conn = change.conn
     # The model's row first, as whoever moves the alias locks it.
     await modelling.apply(conn, registry.find_model, run.model_id, lock=True)
-    if await runs.alias_version(conn, run.model_id, plan.alias) != run.champion_version:
+    if await alias_version(conn, run.model_id, plan.alias) != run.champion_version:
         await _again(change, run)
         return
     made = await modelling.apply(
