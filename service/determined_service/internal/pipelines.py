@@ -76,7 +76,7 @@ async def advance(
         return row.state == machine.RUNNING and row.changes == given.changes
 
     if same():
-        listened = [topics.pipeline(pipeline_id), *map(topics.experiment, last.waits)]
+        listened = [topics.pipeline(pipeline_id), *last.topics]
         await poll(request, hub, listened, changed, wait_seconds(given.timeout_s))
     return JsonResponse(_state(last))
 

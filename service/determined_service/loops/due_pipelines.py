@@ -1,13 +1,14 @@
-"""Runs pipelines again when their schedules say so."""
+"""Runs pipelines again when their schedules say so, or an event has happened."""
 
 from __future__ import annotations
 
 import logging
+import time
 
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError
-from determined_service.loops.due import Due
+from determined_service.loops.due import PASS_S, Due
 from determined_service.pipelines import repeating
 from determined_service.state.change import reader
 
@@ -19,10 +20,15 @@ class DuePipelines(Due):
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._next_look = 0.0
 
     async def run_pass(self) -> None:
         async with reader(self._db).connect() as conn:
             due = await repeating.due(conn)
+            now = time.monotonic()
+            if now >= self._next_look:
+                self._next_look = now + PASS_S
+                due += [one for one in await repeating.stirred(conn) if one not in due]
         for pipeline_id in due:
             try:
                 await repeating.begin_due(self._db, pipeline_id)

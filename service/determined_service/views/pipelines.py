@@ -24,7 +24,7 @@ s = pipeline_steps.c
 x = pipeline_experiments.c
 
 
-WEIGHT = weight(p.name, p.reason)
+WEIGHT = weight(p.name, p.reason, p.cause, p.events)
 
 
 def select_pipelines() -> sa.Select[Any]:
@@ -56,7 +56,9 @@ def pipeline_json(row: sa.Row[Any]) -> dict[str, Any]:
         "completedSteps": row.completed,
         "flowRunId": row.flow_run_id and str(row.flow_run_id),
         "againOf": row.again_of,
+        "cause": row.cause,
         "schedule": row.schedule,
+        "events": row.events or [],
         "nextTime": moment(row.next_at),
         "startTime": moment(row.started_at),
         "endTime": moment(row.ended_at),
@@ -92,7 +94,9 @@ async def find_pipeline(
     found = []
     for step, asked in zip(steps, plan.steps, strict=True):
         items = step.items if sees_all or asked.items_are_public else None
-        mine = tries.get(step.step, []) if asked.is_experiment else []
+        mine = tries.get(step.step, [])
+        if not asked.is_experiment:  # the others have an experiment or a task, or none
+            mine = [one for one in mine if one.experiment_id or one.task_id]
         last = {one.item: one.attempt for one in mine}
         experiments = [_experiment(one, items) for one in mine if last[one.item] == one.attempt]
         earlier = [_experiment(one, items) for one in mine if last[one.item] != one.attempt]
@@ -118,6 +122,7 @@ def _experiment(row: sa.Row[Any], items: list[Any] | None) -> dict[str, Any]:
     result = row.result
     return {
         "id": row.experiment_id,
+        "taskId": row.task_id,
         "index": row.item,
         "item": None if items is None else items[row.item],
         "attempt": row.attempt,
