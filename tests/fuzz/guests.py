@@ -67,8 +67,10 @@ def a_service(module: str = "determined_service") -> Iterator[Service]:
 
 
 @contextlib.contextmanager
-def service_on(db_url: str, folder: Path, module: str = "determined_service") -> Iterator[Service]:
-    """A service process with this database; its files lie in ``folder``."""
+def service_on(
+    db_url: str, folder: Path, module: str = "determined_service", **more: Any
+) -> Iterator[Service]:
+    """A service process with this database; its files lie in ``folder``. ``more``: further settings."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -81,6 +83,7 @@ def service_on(db_url: str, folder: Path, module: str = "determined_service") ->
         # Nothing but requests shall change rows.
         "agent_timeout_s": 1e6,
         "start_timeout_s": 1e6,
+        **more,
     }
     config, log = folder / "service.json", folder / "service.log"
     config.write_text(json.dumps(settings))

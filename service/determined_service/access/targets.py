@@ -38,7 +38,6 @@ class Kind(StrEnum):
     CHECKPOINT = "checkpoint"
     MODEL = "model"
     PIPELINE = "pipeline"
-    RETRAINING = "retraining run"
     DELETION = "deletion"
 
 
@@ -122,7 +121,8 @@ _FIND: Mapping[Kind, sa.TextClause] = {
         ),
         Kind.PIPELINE: (
             "x.id, u.id AS owner_id, u.username, x.submitted_by AS submitter, NULL AS task_id "
-            "FROM pipelines x JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
+            "FROM pipelines x JOIN users u ON u.id = x.owner_id "
+            "WHERE x.id = ANY(:ids) AND x.retraining_run_id IS NULL"
         ),
         # By its name, in any case of letters, or by its number.
         Kind.MODEL: (

@@ -15,6 +15,7 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
 from determined_service.loops.due import PASS_S, Due
+from determined_service.pipelines.of_retraining import OPEN
 from determined_service.recurring import events
 from determined_service.retraining import runs
 from determined_service.retraining.plans import Plan
@@ -83,7 +84,7 @@ class DueRetrainings(Due):
             await runs.begin(change, row, "; ".join(causes), forced=happened.forced, due_at=due_at)
 
 
-_HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, r.state.in_(runs.OPEN))
+_HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, r.state.in_(OPEN))
 
 
 def _following(row: sa.Row[Any], now: datetime.datetime) -> tuple[datetime.datetime | None, str]:

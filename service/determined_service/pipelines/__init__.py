@@ -8,5 +8,6 @@
 * :mod:`.in_trials`: evaluations, and checks of the data
 * :mod:`.promoting`: steps that promote; :mod:`.comparing`: those that compare first
 * :mod:`.repeating`: pipelines that run again, on a schedule
+* :mod:`.of_retraining`: pipelines that are the runs of retrainings; :mod:`.telling`: who is told of changes
 * :mod:`.people`: what people do: approve, cancel, resume, delete
 """

@@ -19,7 +19,7 @@ from determined_registry.database.tables import pipeline_experiments
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.lifecycle import models as modelling
 from determined_service.pipelines import machine, rows
-from determined_service.pipelines.in_trials import champion
+from determined_service.pipelines.in_trials import DATA_VERSION, champion
 from determined_service.pipelines.machine import Try
 from determined_service.pipelines.promoting import register
 from determined_service.pipelines.rows import Pipeline
@@ -85,7 +85,6 @@ async def answer(
     moved since the comparison."""
     assert one.result is not None and one.result.decision is not None
     found, decision = one.result, one.result.decision
-    state = machine.FAILED
     if yes:
         standing = await champion(change.conn, decision["model"], decision["alias"])
         if standing != decision["champion"]:
@@ -94,9 +93,11 @@ async def answer(
                 f"{decision['alias']} stands for version {standing} now, but version {version} was compared "
                 f"with version {decision['champion']}: nothing is changed; run it again, or reject this"
             )
-        found, state = await _move(change, found, user_id), machine.COMPLETED
-    reason = f"{decision['reason']}; {words}"
-    await rows.set_try(change, now.row.id, place, one, state, reason=reason, result=asdict(found))
+        found = await _move(change, found, user_id)
+    else:
+        found = replace(found, metrics={**found.metrics, "rejected": True})
+    done = {"reason": f"{decision['reason']}; {words}", "result": asdict(found)}
+    await rows.set_try(change, now.row.id, place, one, machine.COMPLETED, **done)
 
 
 async def _move(change: Change, found: Result, user_id: int) -> Result:
@@ -131,20 +132,18 @@ async def _evaluate_again(change: Change, now: Pipeline, place: int) -> None:
 async def _version(
     change: Change, row: sa.Row[Any], now: Pipeline, place: int, compared: Result
 ) -> int:
-    """The number of the version, which an earlier try of a resumed pipeline may have registered."""
-    x, decision = rows.x, compared.decision
+    decision = compared.decision
     assert decision is not None
-    before = await change.conn.execute(
-        sa.select(x.result)
-        .where(x.pipeline_id == row.id, x.step == place, x.result.is_not(None))
-        .order_by(x.attempt.desc())
-        .limit(1)
-    )
-    if (known := before.scalar_one_or_none()) is not None:
-        return int(known["metrics"]["version"])
-    step = now.plan.steps[place].name
-    noted = {"id": row.id, "step": step, "promoted": decision["promote"]}
-    noted |= {"scores": decision["scores"], "champion": decision["champion"]}
+    noted = {key: decision[key] for key in ("scores", "champion")}
+    noted["promoted"] = decision["promote"]
+    if row.retraining_run_id is None:
+        step = now.plan.steps[place].name
+        of, whose = "pipeline", f"pipeline {row.id}, step {step}"
+        noted |= {"id": row.id, "step": step}
+    else:
+        of, whose = "retraining", f"retraining run {row.retraining_run_id}"
+        data = [one.metrics.get(DATA_VERSION) for one in now.results.get("check", ())]
+        noted |= {"run": row.retraining_run_id, "data_version": data[0] if data else None}
     todo = {**decision, "checkpoint": compared.checkpoint}
-    comment = f"pipeline {row.id}, step {step}: {decision['reason']}"[:1_000]
-    return await register(change.conn, row, todo, comment, {"pipeline": noted})
+    comment = f"{whose}: {decision['reason']}"[:1_000]
+    return await register(change.conn, row, todo, comment, {of: noted})

@@ -101,26 +101,28 @@ async def result_of(conn: AsyncConnection, now: Pipeline, step: Step, one: Try) 
         .limit(1)
     )
     row = found.first()
-    reported = dict(row.metrics or {}) if row is not None else {}
+    if row is None:
+        raise Conflict(f"experiment {one.experiment_id} has no trial")
+    reported = dict(row.metrics or {})
     if step.kind == CHECK:
-        return _checked(step, one, reported)
-    hparams = dict(row.hparams or {}) if row is not None else {}
-    return _evaluated(now, step, one, None if row is None else row.id, hparams, reported)
+        return _checked(step, one, row.id, reported)
+    return _evaluated(now, step, one, row.id, dict(row.hparams or {}), reported)
 
 
-def _checked(step: Step, one: Try, reported: dict[str, Any]) -> Result:
+def _checked(step: Step, one: Try, trial_id: int, reported: dict[str, Any]) -> Result:
     version = reported.get(trial.DATA_VERSION)
     if not isinstance(version, str) or not 0 < len(version) <= DATA_VERSION_CHARS:
         raise Conflict(f"experiment {one.experiment_id} has reported no version of the data")
     changed = version != step.config.get("known")
-    return Result(one.experiment_id, metrics={DATA_VERSION: version, CHANGED: changed})
+    found = {DATA_VERSION: version, CHANGED: changed}
+    return Result(one.experiment_id, trial_id, metrics=found)
 
 
 def _evaluated(
     now: Pipeline,
     step: Step,
     one: Try,
-    trial_id: int | None,
+    trial_id: int,
     hparams: dict[str, Any],
     reported: dict[str, Any],
 ) -> Result:

@@ -21,7 +21,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import tasks as tasking
-from determined_service.pipelines import comparing, machine, rows
+from determined_service.pipelines import comparing, machine, rows, steps, telling
 from determined_service.pipelines.machine import Try
 from determined_service.state import keeping, states
 from determined_service.state.change import Change, changing, reader
@@ -56,7 +56,7 @@ async def cancel_locked(
             to = machine.STOPPING if ours else machine.CANCELED
             await rows.set_try(change, row.id, place, one, to, reason=reason)
         await rows.set_step(change, row.id, place, machine.CANCELED, reason)
-    await rows.end(change, row.id, state, reason)
+    await telling.end(change, row.id, state, reason)
 
 
 async def stop(db: Database, pipeline_id: int) -> None:
@@ -124,11 +124,15 @@ async def answer(change: Change, pipeline_id: int, name: str | None, given: Answ
     else:
         state = machine.COMPLETED if given.yes else machine.FAILED
         await rows.set_try(change, pipeline_id, place, one, state, reason=str(given))
-    if row.state == machine.AWAITING:
-        await rows.touch(change, pipeline_id, state=machine.RUNNING, reason=None)
+    if row.state != machine.AWAITING:
+        await telling.touch(change, pipeline_id)
+        return now.plan.steps[place].name
+    await telling.touch(change, pipeline_id, state=machine.RUNNING, reason=None)
+    row = await rows.lock(change.conn, pipeline_id)
+    await steps.settle(change, row)
+    row = await rows.lock(change.conn, pipeline_id)
+    if row.state == machine.RUNNING:
         await keeping.wake(change, keeping.PIPELINE, pipeline_id)
-    else:
-        await rows.touch(change, pipeline_id)
     return now.plan.steps[place].name
 
 
@@ -176,7 +180,7 @@ async def resume(db: Database, pipeline_id: int) -> None:
                     await _try_again(change, pipeline_id, place, one)
             state = machine.RUNNING if standing.tries else machine.WAITING
             await rows.set_step(change, pipeline_id, place, state)
-        await rows.touch(change, pipeline_id, state=machine.RUNNING, reason=None, ended_at=None)
+        await telling.touch(change, pipeline_id, state=machine.RUNNING, reason=None, ended_at=None)
         await keeping.wake(change, keeping.PIPELINE, pipeline_id)
 
 

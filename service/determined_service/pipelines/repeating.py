@@ -22,7 +22,7 @@ from determined_registry.database.tables import (
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest
-from determined_service.pipelines import machine, people, rows
+from determined_service.pipelines import machine, people, rows, telling
 from determined_service.recurring.events import Watch, first_marks, happened
 from determined_service.recurring.schedules import Schedule, next_after
 from determined_service.recurring.triggers import MOST, AliasMoves, ExperimentEnds, Trigger
@@ -139,7 +139,7 @@ async def set_schedule(
         await rows.lock(change.conn, pipeline_id)
         if schedule is None:
             values |= {"events": None, "marks": {}}
-        await rows.touch(change, pipeline_id, **values)
+        await telling.touch(change, pipeline_id, **values)
         change.notify(topics.PIPELINES)
     following: datetime.datetime | None = values["next_at"]
     return following
@@ -178,7 +178,7 @@ async def begin_due(db: Database, pipeline_id: int) -> int | None:
         values: dict[str, Any] = {"marks": seen.marks}
         if is_due:
             values["next_at"] = _following(row, now)
-        await rows.touch(change, pipeline_id, **values)
+        await telling.touch(change, pipeline_id, **values)
         waiting = await conn.execute(
             sa.select(p.id)
             .where(_is_of(pipeline_id, pipelines), p.state == machine.AWAITING)

@@ -132,20 +132,6 @@ async def insert(
     return pipeline_id
 
 
-async def touch(change: Change, pipeline_id: int, **values: Any) -> None:
-    """Something of the pipeline has changed."""
-    await change.conn.execute(
-        sa.update(pipelines).where(p.id == pipeline_id).values(changes=p.changes + 1, **values)
-    )
-    change.notify(topics.pipeline(pipeline_id))
-
-
-async def end(change: Change, pipeline_id: int, state: str, reason: str) -> None:
-    """The pipeline has ended. ``reason``: for people."""
-    await touch(change, pipeline_id, state=state, reason=reason, ended_at=sa.func.clock_timestamp())
-    await keeping.ended(change, keeping.PIPELINE, pipeline_id)
-
-
 async def set_step(
     change: Change, pipeline_id: int, step: int, state: str, reason: str | None = None, **more: Any
 ) -> None:

@@ -37,6 +37,7 @@ from determined_service.pipelines import (
     promoting,
     results,
     rows,
+    telling,
 )
 from determined_service.pipelines.machine import Await, Expand, Finish, Try
 from determined_service.pipelines.rows import Pipeline
@@ -63,7 +64,7 @@ async def advance(db: Database, settings: Settings, pipeline_id: int) -> Now:
             row = await rows.lock(change.conn, pipeline_id)
             if row.state != machine.RUNNING:
                 return Now(await rows.load(change.conn, row))
-            await _settle(change, row)
+            await settle(change, row)
             # As it is now: with what was written, and with the number of its changes.
             now = await rows.load(change.conn, await rows.lock(change.conn, pipeline_id))
         left = machine.to_submit(now.plan, now.standings)
@@ -79,7 +80,7 @@ def _topic(one: Try) -> str:
     return topics.task(str(one.task_id))
 
 
-async def _settle(change: Change, row: sa.Row[Any]) -> None:
+async def settle(change: Change, row: sa.Row[Any]) -> None:
     """Writes what has ended and what begins in the (locked) pipeline."""
     now = await rows.load(change.conn, row)
     if await _conclude(change, now):
@@ -91,13 +92,13 @@ async def _settle(change: Change, row: sa.Row[Any]) -> None:
             elif isinstance(move, Finish):
                 await rows.set_step(change, row.id, move.step, move.state, move.reason)
             elif isinstance(move, Await):
-                await rows.touch(change, row.id, state=machine.AWAITING, reason=move.reason)
+                await telling.touch(change, row.id, state=machine.AWAITING, reason=move.reason)
                 await keeping.ended(change, keeping.PIPELINE, row.id)
                 return
             else:
-                await rows.end(change, row.id, move.state, move.reason)
+                await telling.end(change, row.id, move.state, move.reason)
                 return
-        await rows.touch(change, row.id)
+        await telling.touch(change, row.id)
         now = await rows.load(change.conn, row)
 
 
@@ -126,7 +127,7 @@ async def _conclude(change: Change, now: Pipeline) -> bool:
             await _conclude_one(change, now, place, one, awaited)
             ended = True
     if ended:
-        await rows.touch(change, now.row.id)
+        await telling.touch(change, now.row.id)
     return ended
 
 
@@ -214,7 +215,7 @@ async def _submit(db: Database, settings: Settings, now: Pipeline, place: int, o
         async with changing(db) as change:
             if await _is_open(change, now.row.id, place, one):
                 await rows.set_try(change, now.row.id, place, one, machine.FAILED, reason=message)
-                await rows.touch(change, now.row.id)
+                await telling.touch(change, now.row.id)
 
 
 async def _submit_one(
@@ -258,7 +259,7 @@ async def _submit_one(
             )
         values = {"experiment_id": experiment_id, "cached": is_shared}
         await rows.set_try(change, row.id, place, one, machine.RUNNING, **values)
-        await rows.touch(change, row.id)
+        await telling.touch(change, row.id)
 
 
 async def _launch_one(
@@ -277,7 +278,7 @@ async def _launch_one(
             change, launch, planned, settings, row.owner_id, row.submitted_by
         )
         await rows.set_try(change, row.id, place, one, machine.RUNNING, task_id=task_id)
-        await rows.touch(change, row.id)
+        await telling.touch(change, row.id)
 
 
 def launch_of(config: dict[str, Any], code: str | None) -> launching.Launch:
@@ -313,17 +314,19 @@ async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
                     reason=reason,
                     result=asdict(found),
                 )
-        await rows.touch(change, now.row.id)
-        await _settle(change, await rows.lock(change.conn, now.row.id))
+        await telling.touch(change, now.row.id)
+        await settle(change, await rows.lock(change.conn, now.row.id))
 
 
 async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
     """The pipeline's row. Raises Conflict when its owner is deactivated."""
     row = await rows.lock(conn, pipeline_id)
     if not row.active:
+        what, todo = "this pipeline runs", "submit it"
+        if row.retraining_run_id is not None:
+            what, todo = "this model is trained again", "create the retraining"
         raise Conflict(
-            f"user {row.username}, in whose name this pipeline runs, is deactivated: let another user "
-            "submit it"
+            f"user {row.username}, in whose name {what}, is deactivated: let another user {todo}"
         )
     return row
 

@@ -11,22 +11,22 @@ import sqlalchemy as sa
 from determined import expconf
 from determined_registry import models as registry
 from determined_registry.database.tables import (
-    experiments,
     model_alias_history,
+    pipelines,
     retraining_runs,
     retrainings,
 )
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
-from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import models as modelling
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
+from determined_service.pipelines import machine, of_retraining, rows
+from determined_service.pipelines import people as of_pipelines
 from determined_service.recurring import events
 from determined_service.retraining import runs
 from determined_service.retraining.plans import Plan
-from determined_service.state import keeping, states
 from determined_service.state.change import Change
 from determined_service.submission import submit
 from determined_service.submission.definition_store import store_definition
@@ -98,7 +98,7 @@ async def put(
 
 
 async def _require_quiet(change: Change, retraining_id: int) -> None:
-    if await _newest(change, retraining_id, runs.r.state.in_(runs.OPEN)) is not None:
+    if await _newest(change, retraining_id, runs.r.state.in_(of_retraining.OPEN)) is not None:
         raise Conflict(
             "a run of this retraining is open: wait for its end, or end it (`det retrain cancel`)"
         )
@@ -123,59 +123,43 @@ async def pause(change: Change, model_id: int, paused: bool) -> None:
     change.notify(topics.RETRAININGS)
 
 
-async def answer(change: Change, model_id: int, user_id: int, username: str, yes: bool) -> int:
+async def answer(change: Change, model_id: int, given: of_pipelines.Answer) -> int:
     """A person approves the run that waits, or rejects it; the run's id.
 
     Raises Conflict when none waits, or the alias was moved since the challenger was compared.
     """
-    # The model's row, the retraining's, its runs': everybody locks them in this order.
-    await modelling.apply(change.conn, registry.find_model, model_id, lock=True)
-    retraining = await runs.find(change.conn, model_id, lock=True)
-    run = await _newest(change, retraining.id, runs.r.state == runs.WAITING)
-    if run is None:
-        raise Conflict("no run of this retraining waits for an approval (`det retrain history`)")
-    if not yes:
-        reason = f"{run.reason}; rejected by {username}"
-        await runs.end(change, run.id, runs.REJECTED, reason)
-        return int(run.id)
-    alias = Plan.model_validate(retraining.plan).alias
-    standing = await modelling.apply(
-        change.conn, registry.set_alias, model_id, alias, run.version, user_id
+    retraining = await runs.find(change.conn, model_id)
+    found = await change.conn.execute(
+        sa.select(runs.r.id).where(
+            runs.r.retraining_id == retraining.id, runs.r.state == of_retraining.WAITING
+        )
     )
-    if standing != run.champion_version:
-        raise Conflict(
-            f"{alias} stands for version {standing} now, but run {run.id} was compared with version "
-            f"{run.champion_version}: nothing is changed; run the retraining again, or reject this run"
-        )
-    reason = f"{run.reason}; approved by {username}"
-    await runs.end(change, run.id, runs.PROMOTED, reason)
-    return int(run.id)
+    run_id = found.scalar_one_or_none()
+    if run_id is None:
+        raise Conflict("no run of this retraining waits for an approval (`det retrain history`)")
+    pipeline_id = await runs.pipeline_of(change.conn, run_id)
+    await of_pipelines.answer(change, pipeline_id, None, given)
+    return int(run_id)
 
 
-async def cancel(change: Change, model_id: int, username: str) -> int:
-    """Ends the open run, and kills its experiment; the run's id. Raises Conflict when none is open."""
+async def cancel(change: Change, model_id: int, username: str) -> tuple[int, int]:
+    """Ends the open run; its id and its pipeline's, whose experiment is then to be stopped
+    (:func:`~determined_service.pipelines.people.stop`). Raises Conflict when none is open."""
     retraining = await runs.find(change.conn, model_id, lock=True)
-    run = await _newest(change, retraining.id, runs.r.state.in_(runs.OPEN))
-    if run is None:
-        raise Conflict("no run of this retraining is open (`det retrain history`)")
-    await cancel_run(change, run, f"canceled by {username}")
-    return int(run.id)
-
-
-async def cancel_run(change: Change, run: sa.Row[Any], reason: str) -> None:
-    """Ends the locked run, and kills its experiment."""
-    await runs.end(change, run.id, runs.CANCELED, reason, failed_step=run.state)
-    for experiment_id in (
-        run.check_experiment,
-        run.training_experiment,
-        run.evaluation_experiment,
-    ):
-        state = await change.conn.execute(
-            sa.select(experiments.c.state).where(experiments.c.id == experiment_id)
+    found = await change.conn.execute(
+        sa.select(runs.r.id, runs.p.id.label("pipeline_id"))
+        .join(pipelines, runs.p.retraining_run_id == runs.r.id)
+        .where(
+            runs.r.retraining_id == retraining.id,
+            runs.r.state.in_(of_retraining.OPEN),
         )
-        if state.scalar_one_or_none() in states.RUNNABLE:
-            await experimenting.kill(change, experiment_id)
-            return  # at most one of them runs
+    )
+    run = found.first()
+    row = None if run is None else await rows.lock(change.conn, run.pipeline_id)
+    if run is None or row is None or row.state != machine.RUNNING:
+        raise Conflict("no run of this retraining is open (`det retrain history`)")
+    await of_pipelines.cancel_locked(change, row, f"canceled by {username}")
+    return run.id, row.id
 
 
 async def _newest(
@@ -209,7 +193,7 @@ async def roll_back(
         to = await _before(change, model_id, alias, standing)
     await modelling.apply(change.conn, registry.set_alias, model_id, alias, to, user_id)
     newest = await _newest(
-        change, retraining.id, sa.exists().where(runs.r.id == keeping.RETRAINING)
+        change, retraining.id, sa.exists().where(runs.r.id == runs.p.retraining_run_id)
     )
     if newest is not None:
         runs.show(change, newest.id)
@@ -217,7 +201,7 @@ async def roll_back(
     await change.conn.execute(
         sa.insert(retraining_runs).values(
             retraining_id=retraining.id,
-            state=runs.ROLLED_BACK,
+            state=of_retraining.ROLLED_BACK,
             cause=username,
             champion_version=standing,
             version=to,

@@ -28,7 +28,7 @@ WEIGHT = weight(p.name, p.reason, p.cause, p.events)
 
 
 def select_pipelines() -> sa.Select[Any]:
-    """Every column that :func:`pipeline_json` reads."""
+    """Every column that :func:`pipeline_json` reads. Runs of retrainings are not among them."""
     of = sa.select(sa.func.count()).where(s.pipeline_id == p.id)
     return (
         sa.select(
@@ -40,6 +40,7 @@ def select_pipelines() -> sa.Select[Any]:
         )
         .join(users, users.c.id == p.owner_id)
         .outerjoin(kept_runs, kept_runs.c.pipeline_id == p.id)
+        .where(p.retraining_run_id.is_(None))
     )
 
 

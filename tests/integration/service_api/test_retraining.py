@@ -22,6 +22,7 @@ from determined_registry.database.tables import (
     metrics,
     model_alias_history,
     models,
+    pipelines,
     retraining_runs,
     retrainings,
     trials,
@@ -57,12 +58,16 @@ class Retraining:
         return int(ok(await self.user.post(f"{RETRAINING}/runs", json=given))["runId"])
 
     async def advance(self, run_id: int) -> dict[str, Any]:
-        """Asked for from four places at once: all see the same."""
-        path = f"/internal/v1/retraining-runs/{run_id}/advance"
+        """Asked for from four places at once; the run, and which experiment it waits for."""
+        of = sa.select(pipelines.c.id).where(pipelines.c.retraining_run_id == run_id)
+        ((pipeline_id,),) = await self.world.rows(of)
+        path = f"/internal/v1/pipelines/{pipeline_id}/advance"
         asked = await asyncio.gather(*(self.agent.post(path, json={}) for _ in range(4)))
-        answers = [ok(one) for one in asked]
-        assert answers[1:] == answers[:-1]
-        return dict(answers[0])
+        for one in asked:
+            ok(one)
+        (run,) = (one for one in await self.history() if one["id"] == run_id)
+        step = {"CHECKING": "check", "TRAINING": "training", "EVALUATING": "evaluation"}
+        return {**run, "experiment_id": run.get(f"{step.get(run['state'])}ExperimentId")}
 
     async def finish(self, experiment_id: int, group: str, **reported: Any) -> str:
         """The experiment has completed, with a checkpoint and a report; the checkpoint's UUID."""
@@ -192,9 +197,7 @@ async def test_a_flow_that_is_run_again_goes_on_with_the_run_that_it_began(
     assert ok(await again.agent.post(path, json=body)) == first
     other = await again.agent.post(path, json={**given, "flow_run_id": str(uuid.uuid4())})
     assert other.status_code == 409
-    async with again.world.db.tx() as conn:
-        ended = {"state": "KEPT", "reason": "no better"}
-        await conn.execute(sa.update(retraining_runs).values(ended))
+    ok(await again.user.post(f"{RETRAINING}/cancel", json={}))
     assert ok(await again.agent.post(path, json=body))["open"] is False
 
 
@@ -209,7 +212,7 @@ async def test_a_failure_names_its_step_and_keeps_the_champion(again: Retraining
     assert (await again.advance(run_id))["state"] == "FAILED"
     newest = (await again.history())[0]
     assert (newest["failedStep"], newest["version"]) == ("EVALUATING", None)
-    assert newest["reason"] == f"experiment {evaluation} ended ERROR: out of memory"
+    assert newest["reason"] == f"experiment {evaluation} failed: out of memory"
     assert await again.champion() == 1
 
 
@@ -250,7 +253,7 @@ async def test_unchanged_data_is_skipped_unless_forced(again: Retraining) -> Non
         assert now["state"] == "CHECKING"
         await again.finish(now["experiment_id"], "evaluation", data_version="monday")
         now = await again.advance(run_id)
-        assert now["state"] == state
+        assert now["state"] == state, now
         if state == "SKIPPED":
             assert "the data has not changed" in now["reason"]
             continue

@@ -52,7 +52,6 @@ THING: dict[Kind, Id] = {
     Kind.CHECKPOINT: "c",
     Kind.MODEL: "m",
     Kind.PIPELINE: 5,
-    Kind.RETRAINING: 12,
     Kind.DELETION: 13,
 }
 """Each belongs to alice; trial, task and allocation are the process' own."""

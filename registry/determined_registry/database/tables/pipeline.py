@@ -25,6 +25,10 @@ pipelines = sa.Table(
     sa.Column("idempotency_key", sa.Text),
     # The pipeline that it is a repetition of; a plain number, as that one may be deleted.
     sa.Column("again_of", sa.Integer),
+    # The run of a retraining that it is: no user sees it as a pipeline, and it goes with the run.
+    sa.Column(
+        "retraining_run_id", sa.ForeignKey("retraining_runs.id", ondelete="CASCADE"), unique=True
+    ),
     # Why it ran again by itself: its schedule, or what happened.
     sa.Column("cause", sa.Text),
     # When it runs again (determined_service.pipelines.repeating), since when that holds, and the next time;

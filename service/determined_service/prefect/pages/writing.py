@@ -45,7 +45,8 @@ _BESIDE_BOARDS = sa.text(
 )
 _CHANGED_PIPELINES = sa.text(
     "SELECT p.id, p.changes, r.flow_run_id FROM pipelines p JOIN kept_runs r ON r.pipeline_id = p.id "
-    "WHERE p.shown < p.changes AND r.flow_run_id IS NOT NULL ORDER BY p.id LIMIT :most"
+    "WHERE p.shown < p.changes AND p.retraining_run_id IS NULL AND r.flow_run_id IS NOT NULL "
+    "ORDER BY p.id LIMIT :most"
 )
 _SHOWN = sa.text("UPDATE pipelines SET shown = :changes WHERE id = :id AND shown < :changes")
 
