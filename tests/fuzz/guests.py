@@ -96,17 +96,19 @@ def service_on(
         )
         service = Service("127.0.0.1", port, db_url, log, process.pid)
         try:
-            until("the service up", lambda: _is_up(process, service))
+            # Without its Prefect it is up, and never ready.
+            path = "/health" if "prefect_api_url" in more else "/ready"
+            until("the service up", lambda: _is_up(process, service, path))
             yield service
         finally:
             process.terminate()
             process.wait(30)
 
 
-def _is_up(process: subprocess.Popen[bytes], service: Service) -> bool:
+def _is_up(process: subprocess.Popen[bytes], service: Service, path: str) -> bool:
     assert process.poll() is None, service.log.read_text()[-3000:]
     try:
-        return httpx.get(f"{service.url}/ready", timeout=5).status_code == 200
+        return httpx.get(f"{service.url}{path}", timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
 

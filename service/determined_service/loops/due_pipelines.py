@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError
-from determined_service.loops.due import PASS_S, Due
+from determined_service.loops.due import Due
 from determined_service.pipelines import repeating
 from determined_service.state.change import reader
 
@@ -20,14 +19,11 @@ class DuePipelines(Due):
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._next_look = 0.0
 
     async def run_pass(self) -> None:
         async with reader(self._db).connect() as conn:
             due = await repeating.due(conn)
-            now = time.monotonic()
-            if now >= self._next_look:
-                self._next_look = now + PASS_S
+            if self.may_look():
                 due += [one for one in await repeating.stirred(conn) if one not in due]
         for pipeline_id in due:
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import time
 from collections.abc import Collection
 from typing import Any
 
@@ -14,7 +13,7 @@ from determined_registry.database.tables import retraining_runs, retrainings
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
-from determined_service.loops.due import PASS_S, Due
+from determined_service.loops.due import Due
 from determined_service.pipelines.of_retraining import OPEN
 from determined_service.recurring import events
 from determined_service.retraining import runs
@@ -32,7 +31,6 @@ class DueRetrainings(Due):
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._next_look = 0.0
 
     async def run_pass(self) -> None:
         """Begins what is due."""
@@ -47,10 +45,8 @@ class DueRetrainings(Due):
 
     async def _stirred(self, due: Collection[int]) -> list[int]:
         """Those for which an event has happened, and that are not ``due`` anyway."""
-        now = time.monotonic()
-        if now < self._next_look:
+        if not self.may_look():
             return []
-        self._next_look = now + PASS_S
         found = []
         async with reader(self._db).connect() as conn:
             for row in (await conn.execute(_WAITING_FOR_EVENTS)).all():

@@ -21,6 +21,7 @@ from determined_service.lifecycle import models as modelling
 from determined_service.pipelines import machine, rows
 from determined_service.pipelines.in_trials import DATA_VERSION, champion
 from determined_service.pipelines.machine import Try
+from determined_service.pipelines.of_retraining import CHECK_STEP
 from determined_service.pipelines.promoting import register
 from determined_service.pipelines.rows import Pipeline
 from determined_service.state.change import Change
@@ -142,7 +143,7 @@ async def _version(
         noted |= {"id": row.id, "step": step}
     else:
         of, whose = "retraining", f"retraining run {row.retraining_run_id}"
-        data = [one.metrics.get(DATA_VERSION) for one in now.results.get("check", ())]
+        data = [one.metrics.get(DATA_VERSION) for one in now.results.get(CHECK_STEP, ())]
         noted |= {"run": row.retraining_run_id, "data_version": data[0] if data else None}
     todo = {**decision, "checkpoint": compared.checkpoint}
     comment = f"{whose}: {decision['reason']}"[:1_000]

@@ -40,7 +40,7 @@ async def configure(conn: AsyncConnection, now: Pipeline, step: Step) -> dict[st
 async def _evaluation(conn: AsyncConnection, todo: dict[str, Any], seed: int) -> dict[str, Any]:
     checkpoint = todo["checkpoint"]
     if isinstance(checkpoint, dict):
-        checkpoint = await _checkpoint_of(conn, checkpoint["model"], checkpoint["version"])
+        checkpoint = await checkpoint_of(conn, checkpoint["model"], checkpoint["version"])
     checkpoints = {"challenger": checkpoint}
     given = {"evaluate": todo["function"], "checkpoints": checkpoints, "seed": seed}
     against = todo.get("against")
@@ -54,7 +54,7 @@ async def _evaluation(conn: AsyncConnection, todo: dict[str, Any], seed: int) ->
     }
     version = await champion(conn, against["model"], against["alias"])
     if version is not None:
-        checkpoints["champion"] = await _checkpoint_of(conn, against["model"], version)
+        checkpoints["champion"] = await checkpoint_of(conn, against["model"], version)
         given[COMPARED_WITH] = version
     return given
 
@@ -68,8 +68,8 @@ async def champion(conn: AsyncConnection, model: str, alias: str) -> int | None:
     return await alias_version(conn, row.id, alias)
 
 
-async def _checkpoint_of(conn: AsyncConnection, model: str, version: int | str) -> str:
-    """``version``: its number, or an alias."""
+async def checkpoint_of(conn: AsyncConnection, model: str, version: int | str) -> str:
+    """The checkpoint of a version: its number, or an alias. Raises NotFound."""
     row = await modelling.apply(conn, registry.find_model, model)
     number = version
     if isinstance(version, str) and not version.isdecimal():

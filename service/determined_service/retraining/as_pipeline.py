@@ -12,11 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.pipeline import Plan as PipelinePlan
 from determined.common.pipeline import Step
 from determined.common.pipeline.kinds import CHECK, EVALUATE, PROMOTE
-from determined_registry.database.tables import model_versions, retraining_runs
+from determined_registry.database.tables import retraining_runs
 from determined_service.pipelines import of_retraining as run
+from determined_service.pipelines.in_trials import checkpoint_of
 from determined_service.retraining.plans import Plan
 from determined_service.views.models import alias_version
 
+CODE = "code"
+"""The name of the retraining's files, in the plan."""
 # What a pipeline would take for its references.
 _REFERENCE = re.compile(r"\$\{(?=\s*(?:steps|item|params)\b)")
 
@@ -30,16 +33,19 @@ async def plan_of(
     plan = Plan.model_validate(retraining.plan)
     config = _escaped(orjson.loads(retraining.config))
     overrides: dict[str, Any] = {}
+    code = None if retraining.model_def_hash is None else CODE
     steps, when = [], None
     if plan.checks_data:
-        steps.append(await _check(conn, retraining, plan, model, run_id, forced=forced))
+        check = await _check(conn, retraining, plan, model, run_id, forced=forced)
+        steps.append(Step(run.CHECK_STEP, check, code=code, kind=CHECK))
         overrides["data.version"] = f"${{steps.{run.CHECK_STEP}.best.metrics.data_version}}"
         when = f"${{steps.{run.CHECK_STEP}.best.metrics.changed}}"
-    if plan.warm_start and (held := await _champion(conn, retraining.model_id, plan)) is not None:
+    champion = await alias_version(conn, retraining.model_id, plan.alias)
+    if plan.warm_start and champion is not None:
+        held = await checkpoint_of(conn, str(retraining.model_id), champion)
         overrides["searcher.source_checkpoint_uuid"] = held
         config["searcher"].pop("source_trial_id", None)
     needs = tuple(step.name for step in steps)
-    code = retraining.model_def_hash and run.TRAIN_STEP
     given = {
         "function": plan.evaluate,
         "checkpoint": f"${{steps.{run.TRAIN_STEP}.best.checkpoint}}",
@@ -66,7 +72,7 @@ async def _check(
     run_id: int,
     *,
     forced: bool,
-) -> Step:
+) -> dict[str, Any]:
     given: dict[str, Any] = {"data_files": plan.data_files}
     if plan.data_version is not None:
         given = {"data_version": plan.data_version}
@@ -88,18 +94,7 @@ async def _check(
     last = found.first()
     if last is not None and last.data_version is not None and not forced:
         given |= {"known": _escaped(last.data_version), run.KNOWN_RUN: last.id}
-    return Step(run.CHECK_STEP, given, code=retraining.model_def_hash and "train", kind=CHECK)
-
-
-async def _champion(conn: AsyncConnection, model_id: int, plan: Plan) -> str | None:
-    version = await alias_version(conn, model_id, plan.alias)
-    found = await conn.execute(
-        sa.select(model_versions.c.checkpoint_uuid).where(
-            model_versions.c.model_id == model_id, model_versions.c.version == version
-        )
-    )
-    uuid = found.scalar_one_or_none()
-    return None if uuid is None else str(uuid)
+    return given
 
 
 def _escaped(value: Any) -> Any:

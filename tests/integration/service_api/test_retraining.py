@@ -429,6 +429,37 @@ async def test_looks_for_new_data_leave_one_line(again: Retraining, service_app:
     assert states == [("PROMOTED", "tuesday"), ("SKIPPED", "monday"), ("PROMOTED", "monday")]
 
 
+async def test_its_pipeline_is_nobodys_but_the_retrainings(again: Retraining) -> None:
+    await again.put(approval=True)
+    assert (await again.whole(None))["state"] == "WAITING_FOR_APPROVAL"
+    ((pipeline_id,),) = await again.world.rows(sa.select(pipelines.c.id))
+    assert ok(await again.user.get("/api/v1/pipelines"))["pipelines"] == []
+    path = f"/api/v1/pipelines/{pipeline_id}"
+    for method, where in [
+        ("GET", path),
+        ("DELETE", path),
+        ("DELETE", f"{path}/schedule"),
+        *(("POST", f"{path}/{verb}") for verb in ("cancel", "resume", "again")),
+    ]:
+        ok(await again.user.request(method, where), 404)
+    ok(await again.user.post(f"{path}/approve", json={"approve": True}), 404)
+    body = {"again": pipeline_id, "flow_run_id": str(uuid.uuid4())}
+    ok(await again.agent.post("/internal/v1/pipelines", json=body), 404)
+    # It goes with the retraining.
+    ok(await again.user.delete(RETRAINING))
+    assert await again.world.rows(sa.select(pipelines.c.id)) == []
+
+
+async def test_a_configuration_keeps_what_looks_like_a_reference(again: Retraining) -> None:
+    words = "for item in 1 2; do echo ${item} ${HOME} $${item} ${params.x}; done"
+    config = CONFIG.replace("python3 train.py", words)
+    ok(await again.user.put(RETRAINING, json={"config": config, "plan": PLAN}))
+    now = await again.advance(await again.run())
+    training = experiments.c.id == now["experiment_id"]
+    ((made,),) = await again.world.rows(sa.select(experiments.c.config).where(training))
+    assert made["entrypoint"] == words
+
+
 async def test_a_submission_with_a_key_is_one_experiment(user: httpx.AsyncClient) -> None:
     body = {"config": CONFIG, "idempotencyKey": "a flow's"}
     asked = await asyncio.gather(*(user.post("/api/v1/experiments", json=body) for _ in range(4)))

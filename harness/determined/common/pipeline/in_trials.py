@@ -31,5 +31,5 @@ def trial_configuration(
     def find(reference: Reference) -> Any:
         return value_of(reference, results, NO_ITEM)
 
-    made = trial.configuration(config, name, {})
-    return {**references.substitute(made, find), "hyperparameters": dict(hyperparameters)}
+    made = references.substitute(trial.configuration(config, "", {}), find)
+    return {**made, "name": name, "hyperparameters": dict(hyperparameters)}
