@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,9 +12,10 @@ from determined.common.pipeline import Result, Step, configuration
 from determined.common.pipeline.in_trials import trial_configuration
 from determined.common.pipeline.kinds import CHECK
 from determined.common.promotion import Comparison, Rule, ScoresError, decide, trial
+from determined.common.wire import limits
 from determined_registry import models as registry
 from determined_registry.database.tables import metrics, model_versions, trials
-from determined_service.base.errors import Conflict, NotFound
+from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.lifecycle import models as modelling
 from determined_service.pipelines.machine import Try
 from determined_service.pipelines.rows import Pipeline
@@ -41,7 +43,10 @@ async def _evaluation(conn: AsyncConnection, todo: dict[str, Any], seed: int) ->
     checkpoint = todo["checkpoint"]
     if isinstance(checkpoint, dict):
         checkpoint = await checkpoint_of(conn, checkpoint["model"], checkpoint["version"])
-    checkpoints = {"challenger": checkpoint}
+    try:
+        checkpoints = {"challenger": str(uuid.UUID(str(checkpoint)))}
+    except ValueError:
+        raise BadRequest(f"evaluate: checkpoint {checkpoint!r} is not a UUID") from None
     given = {"evaluate": todo["function"], "checkpoints": checkpoints, "seed": seed}
     against = todo.get("against")
     if against is None:
@@ -71,17 +76,19 @@ async def champion(conn: AsyncConnection, model: str, alias: str) -> int | None:
 async def checkpoint_of(conn: AsyncConnection, model: str, version: int | str) -> str:
     """The checkpoint of a version: its number, or an alias. Raises NotFound."""
     row = await modelling.apply(conn, registry.find_model, model)
-    number = version
+    number: int | None
     if isinstance(version, str) and not version.isdecimal():
-        number = await alias_version(conn, row.id, version) or 0
-    v = model_versions.c
-    found = await conn.execute(
-        sa.select(v.checkpoint_uuid).where(v.model_id == row.id, v.version == int(number))
-    )
-    uuid = found.scalar_one_or_none()
-    if uuid is None:
+        number = await alias_version(conn, row.id, version)
+    else:
+        number = int(version)
+    found = None
+    if number is not None and 0 < number <= limits.INT32:
+        v = model_versions.c
+        of = sa.select(v.checkpoint_uuid).where(v.model_id == row.id, v.version == number)
+        found = await conn.scalar(of)
+    if found is None:
         raise NotFound(f"model {row.name!r} has no version {version}")
-    return str(uuid)
+    return str(found)
 
 
 async def result_of(conn: AsyncConnection, now: Pipeline, step: Step, one: Try) -> Result:

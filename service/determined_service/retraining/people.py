@@ -129,37 +129,33 @@ async def answer(change: Change, model_id: int, given: of_pipelines.Answer) -> i
     Raises Conflict when none waits, or the alias was moved since the challenger was compared.
     """
     retraining = await runs.find(change.conn, model_id)
-    found = await change.conn.execute(
-        sa.select(runs.r.id).where(
-            runs.r.retraining_id == retraining.id, runs.r.state == of_retraining.WAITING
-        )
-    )
-    run_id = found.scalar_one_or_none()
-    if run_id is None:
+    run = await _current(change, retraining.id, of_retraining.WAITING)
+    if run is None:
         raise Conflict("no run of this retraining waits for an approval (`det retrain history`)")
-    pipeline_id = await runs.pipeline_of(change.conn, run_id)
-    await of_pipelines.answer(change, pipeline_id, None, given)
-    return int(run_id)
+    await of_pipelines.answer(change, run.pipeline_id, None, given)
+    return int(run.id)
 
 
 async def cancel(change: Change, model_id: int, username: str) -> tuple[int, int]:
     """Ends the open run; its id and its pipeline's, whose experiment is then to be stopped
     (:func:`~determined_service.pipelines.people.stop`). Raises Conflict when none is open."""
     retraining = await runs.find(change.conn, model_id, lock=True)
-    found = await change.conn.execute(
-        sa.select(runs.r.id, runs.p.id.label("pipeline_id"))
-        .join(pipelines, runs.p.retraining_run_id == runs.r.id)
-        .where(
-            runs.r.retraining_id == retraining.id,
-            runs.r.state.in_(of_retraining.OPEN),
-        )
-    )
-    run = found.first()
+    run = await _current(change, retraining.id, *of_retraining.OPEN)
     row = None if run is None else await rows.lock(change.conn, run.pipeline_id)
     if run is None or row is None or row.state != machine.RUNNING:
         raise Conflict("no run of this retraining is open (`det retrain history`)")
     await of_pipelines.cancel_locked(change, row, f"canceled by {username}")
     return run.id, row.id
+
+
+async def _current(change: Change, retraining_id: int, *states: str) -> sa.Row[Any] | None:
+    """The run that is in one of the states, and its pipeline, which the caller locks."""
+    found = await change.conn.execute(
+        sa.select(runs.r.id, runs.p.id.label("pipeline_id"))
+        .join(pipelines, runs.p.retraining_run_id == runs.r.id)
+        .where(runs.r.retraining_id == retraining_id, runs.r.state.in_(states))
+    )
+    return found.first()
 
 
 async def _newest(
@@ -233,4 +229,8 @@ async def delete(change: Change, model_id: int) -> None:
     """The model is not trained again any more, and its history goes. Raises Conflict while a run is open."""
     retraining = await runs.find(change.conn, model_id, lock=True)
     await _require_quiet(change, retraining.id)
+    # Before the runs, as who approves does.
+    mine = sa.select(runs.r.id).where(runs.r.retraining_id == retraining.id)
+    theirs = sa.select(runs.p.id).where(runs.p.retraining_run_id.in_(mine)).with_for_update()
+    await change.conn.execute(theirs)
     await change.conn.execute(sa.delete(retrainings).where(t.id == retraining.id))

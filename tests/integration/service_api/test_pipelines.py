@@ -477,6 +477,18 @@ async def test_a_checkpoint_is_scored_without_a_champion(pipes: Pipelines) -> No
     one, _ = await trained(pipes, COMPARED)
     await evaluated(pipes, one, None)
     await pipes.advance(one)
+    for wrong, words in (
+        ({"model": "digits", "version": 10**12}, f"model 'digits' has no version {10**12}"),
+        ({"model": "digits", "version": "best"}, "model 'digits' has no version best"),
+        ({"model": "nothing", "version": 1}, "model 'nothing' does not exist"),
+        ("1234", "evaluate: checkpoint '1234' is not a UUID"),
+    ):
+        asked = {"function": "code:evaluate", "checkpoint": wrong, "like": "a"}
+        one = await pipes.submit(step("a"), {"name": "score", "evaluate": asked, "code": "0"})
+        await pipes.advance(one)
+        await pipes.complete((await pipes.experiments(one, "a"))[0], 0.75)
+        assert (await pipes.advance(one))["score"] == "FAILED"
+        assert (await pipes.get(one))["steps"][1]["reason"].endswith(words)
     version = {"model": "digits", "version": "champion"}
     given = {"function": "code:evaluate", "checkpoint": version, "like": "b"}
     one = await pipes.submit(

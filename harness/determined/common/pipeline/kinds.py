@@ -155,9 +155,8 @@ def _of_checkpoint(value: Mapping[str, Any]) -> Iterator[Mistake]:
         yield from _text(value, "checkpoint", _CHECKPOINT_CHARS)
         return
     version = found.get("version")
-    is_version = (isinstance(version, int) and not isinstance(version, bool)) or (
-        isinstance(version, str) and 0 < len(version) <= limits.ALIAS_CHARS
-    )
+    is_number = isinstance(version, int) and not isinstance(version, bool)
+    is_version = is_number or (isinstance(version, str) and 0 < len(version) <= _CHECKPOINT_CHARS)
     if found.keys() - {"model", "version"} or not is_version:
         yield ("checkpoint",), "a mapping such as {model: digits, version: champion}", found
         return
