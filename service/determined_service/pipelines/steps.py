@@ -158,6 +158,8 @@ async def _complete(change: Change, now: Pipeline, place: int, one: Try) -> None
         elif one.experiment_id is not None:
             of = None if item is NO_ITEM else item
             found = await results.result_of(change.conn, one.experiment_id, of)
+            if now.row.retraining_run_id is not None:
+                found = await results.with_checkpoint(change.conn, found)
     except ApiError as error:
         await rows.set_try(change, now.row.id, place, one, machine.FAILED, reason=error.message)
         return

@@ -216,6 +216,18 @@ async def test_a_failure_names_its_step_and_keeps_the_champion(again: Retraining
     assert await again.champion() == 1
 
 
+async def test_a_training_without_a_checkpoint_is_said_to_be_what_failed(again: Retraining) -> None:
+    now = await again.advance(await again.run())
+    training = now["experiment_id"]
+    await again.finish(training, "validation", accuracy=0.9)
+    async with again.world.db.tx() as conn:
+        await conn.execute(sa.delete(checkpoints).where(checkpoints.c.experiment_id == training))
+    now = await again.advance(now["id"])
+    assert (now["state"], now["failedStep"]) == ("FAILED", "TRAINING")
+    words = f"experiment {training} has no checkpoint with the searcher's metric: its code must"
+    assert now["reason"].startswith(words)
+
+
 async def test_an_alias_that_is_moved_meanwhile_is_compared_with_again(again: Retraining) -> None:
     for _ in range(2):
         await again.whole(None if await again.champion() is None else 0.1)
