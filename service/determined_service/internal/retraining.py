@@ -43,7 +43,6 @@ async def begin(
             forced=given.force,
             flow_run_id=given.flow_run_id,
         )
-        runs.show(change, run_id)
         runs.name(change, run_id, model.name)
         pipeline_id = await runs.pipeline_of(change.conn, run_id)
         row = await rows.find(change.conn, pipeline_id)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from determined_registry.database.tables import retraining_runs, retrainings
 from determined_service.base import topics
 from determined_service.base.db import Database
-from determined_service.base.errors import ApiError, Conflict
+from determined_service.base.errors import ApiError
 from determined_service.loops.due import Due
 from determined_service.pipelines.of_retraining import OPEN
 from determined_service.recurring import events
@@ -39,7 +39,7 @@ class DueRetrainings(Due):
         for retraining_id in [*due, *await self._stirred(due)]:
             try:
                 await self._begin(retraining_id)
-            except Conflict as error:
+            except ApiError as error:
                 # Somebody has begun one by hand meanwhile.
                 logger.info("retraining %s: %s", retraining_id, error.message)
 

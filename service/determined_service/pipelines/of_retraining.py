@@ -18,7 +18,6 @@ from determined_service.pipelines.in_trials import CHANGED, DATA_VERSION
 from determined_service.pipelines.machine import Try
 from determined_service.pipelines.rows import Pipeline
 from determined_service.recurring.events import LOOK
-from determined_service.state import prefect_states
 from determined_service.state.change import Change
 
 # A run is in one of these steps …
@@ -64,7 +63,6 @@ async def follow(change: Change, pipeline_id: int, run_id: int) -> None:
     if run is not None and (state, run.cause) == (SKIPPED, LOOK):
         await _tidy_looks(change, run.retraining_id, run_id, values["check_experiment"])
     change.notify(topics.RETRAININGS)
-    prefect_states.show_page(change, prefect_states.retraining_entity(run_id))
 
 
 async def _tidy_looks(

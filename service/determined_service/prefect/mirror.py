@@ -309,8 +309,6 @@ class Mirror:
                 pass  # no run, no page
             elif row.entity.startswith(EXPERIMENT_ENTITY):
                 await self._pages.show_experiment(experiment_of(row.entity), row.run_id)
-            elif row.entity.startswith(RETRAINING_ENTITY):
-                await self._pages.show_retraining(experiment_of(row.entity), row.run_id)
             else:
                 again = bool(row.attempts or row.payload.get("again"))
                 await self._pages.show_trial(task_of(row.entity), row.run_id, again=again)

@@ -22,7 +22,7 @@ from determined_service.base.settings import Settings
 from determined_service.lifecycle import models as modelling
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
-from determined_service.pipelines import machine, of_retraining, rows
+from determined_service.pipelines import machine, of_retraining, rows, telling
 from determined_service.pipelines import people as of_pipelines
 from determined_service.recurring import events
 from determined_service.retraining import runs
@@ -188,11 +188,6 @@ async def roll_back(
     if to is None:
         to = await _before(change, model_id, alias, standing)
     await modelling.apply(change.conn, registry.set_alias, model_id, alias, to, user_id)
-    newest = await _newest(
-        change, retraining.id, sa.exists().where(runs.r.id == runs.p.retraining_run_id)
-    )
-    if newest is not None:
-        runs.show(change, newest.id)
     reason = f"{username} rolled {alias} back from version {standing} to version {to}"
     await change.conn.execute(
         sa.insert(retraining_runs).values(
@@ -206,6 +201,15 @@ async def roll_back(
         )
     )
     change.notify(topics.RETRAININGS)
+    newest = await change.conn.execute(
+        sa.select(runs.p.id)
+        .join(retraining_runs, runs.r.id == runs.p.retraining_run_id)
+        .where(runs.r.retraining_id == retraining.id)
+        .order_by(runs.r.id.desc())
+        .limit(1)
+    )
+    if (pipeline_id := newest.scalar_one_or_none()) is not None:
+        await telling.touch(change, pipeline_id)  # its page shows the history
     return standing, to
 
 

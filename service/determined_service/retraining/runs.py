@@ -154,8 +154,3 @@ def name(change: Change, run_id: int, model: str) -> None:
     entity = prefect_states.retraining_entity(run_id)
     name = named(run_id, model)
     change.tell_prefect(entity, prefect_states.NAME_RUN, name=name, tags=list(TAGS))
-
-
-def show(change: Change, run_id: int) -> None:
-    """Has the page of the run in Prefect written."""
-    prefect_states.show_page(change, prefect_states.retraining_entity(run_id))

@@ -9,7 +9,7 @@ import asyncio
 import datetime
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -28,7 +28,9 @@ from determined_registry.database.tables import (
     trials,
 )
 from determined_service.loops.due_retrainings import DueRetrainings
+from determined_service.prefect.gateway import Gateway
 from determined_service.prefect.pages.retraining import retraining_page
+from determined_service.prefect.pages.writing import RunPages
 from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.integration.service_api.world import World
 
@@ -340,8 +342,15 @@ async def test_its_run_is_started_again_and_a_cancel_in_prefect_ends_it(
     assert (state, len(runs.made)) == ("SCHEDULED", 1)
     (shown,) = await again.history()
     assert shown["flowRunId"] == str(flow_run_id)
+    pages = RunPages(service_app.state.db, cast(Gateway, runs), service_app.state.settings)
+    await pages.look()
+    ((key, page),) = runs.pages.items()
+    assert key.startswith("determined-retraining-")
+    assert f"retraining run {run_id}" in page
     runs.all_become("CANCELLING")
     await keep(service_app, runs)
+    await pages.look()
+    assert "**CANCELED**" in runs.pages[key]
     (run,) = await again.world.rows(sa.select(retraining_runs))
     assert (run.state, len(runs.told)) == ("CANCELED", 1)
     # And dies once more before it can say so.
