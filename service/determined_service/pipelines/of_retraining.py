@@ -65,6 +65,12 @@ async def follow(change: Change, pipeline_id: int, run_id: int) -> None:
     change.notify(topics.RETRAININGS)
 
 
+async def note_champion(change: Change, run_id: int, version: int | None) -> None:
+    """The evaluation that begins compares with this version; None: there is no champion."""
+    run = sa.update(retraining_runs).where(r.id == run_id)
+    await change.conn.execute(run.values(champion_version=version))
+
+
 async def _tidy_looks(
     change: Change, retraining_id: int, run_id: int, experiment_id: int | None
 ) -> None:

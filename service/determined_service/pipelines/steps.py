@@ -22,7 +22,7 @@ from determined.common.pipeline import (
     items,
     skipped_because,
 )
-from determined.common.pipeline.kinds import APPROVAL, COMMAND, EXPERIMENT, IN_TRIALS
+from determined.common.pipeline.kinds import APPROVAL, COMMAND, EVALUATE, EXPERIMENT, IN_TRIALS
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments, tasks
 from determined_service.base import topics
@@ -34,6 +34,7 @@ from determined_service.pipelines import (
     comparing,
     in_trials,
     machine,
+    of_retraining,
     promoting,
     results,
     rows,
@@ -259,6 +260,9 @@ async def _submit_one(
             experiment_id = await submit.store(
                 change, planned, submission, row.owner_id, row.submitted_by
             )
+        if row.retraining_run_id is not None and step.kind == EVALUATE:
+            version = config["hyperparameters"].get(in_trials.COMPARED_WITH)
+            await of_retraining.note_champion(change, row.retraining_run_id, version)
         values = {"experiment_id": experiment_id, "cached": is_shared}
         await rows.set_try(change, row.id, place, one, machine.RUNNING, **values)
         await telling.touch(change, row.id)

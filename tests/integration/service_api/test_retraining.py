@@ -207,6 +207,7 @@ async def test_a_failure_names_its_step_and_keeps_the_champion(again: Retraining
     await again.whole(None)
     run_id = await again.run()
     _, evaluation = await again.trained(run_id)
+    assert (await again.history())[0]["championVersion"] == 1
     refused = await again.user.post(f"{RETRAINING}/runs", json={})
     assert (refused.status_code, "two never run at the same time" in refused.text) == (409, True)
     async with again.world.db.tx() as conn:
