@@ -101,6 +101,7 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "service/determined_service/plots": (),
     "service/determined_service/proxy": (CONTAINERS, PUBLISHED),
     "service/determined_service/public": (PUBLISHED,),
+    "service/determined_service/recurring": (),
     "service/determined_service/retraining": (),
     "service/determined_service/state": ALL,
     "service/determined_service/submission": (CHAOS, PUBLISHED),

@@ -49,7 +49,7 @@ def run_pipeline(pipeline_id: int | None = None, again: int | None = None) -> St
             begun = _begin(session, again)
         pipeline_id, token = begun.pipeline_id, begun.run_token
     with open_session(token) as session:
-        return _follow(session, pipeline_id)
+        return follow(session, pipeline_id)
 
 
 def _begin(session: Session, again: int | None) -> PipelineState:
@@ -60,7 +60,8 @@ def _begin(session: Session, again: int | None) -> PipelineState:
     return PipelineState.from_json(session.post(paths.PIPELINES, json=body))
 
 
-def _follow(session: Session, pipeline_id: int) -> State[Any]:
+def follow(session: Session, pipeline_id: int, *, noun: str = "pipeline") -> State[Any]:
+    """Takes the pipeline to its end. ``noun``: empty if the reason of its end says whose end that is."""
     logger = get_run_logger()
     path = paths.ADVANCE_PIPELINE.format(pipeline_id=pipeline_id)
     changes = -1
@@ -75,7 +76,7 @@ def _follow(session: Session, pipeline_id: int) -> State[Any]:
                 logger.info("%s", _in_words(step))
                 known[step.name] = step
         if not now.open:
-            return _end(now)
+            return _end(now, noun)
 
 
 def _in_words(step: PipelineStep) -> str:
@@ -86,8 +87,10 @@ def _in_words(step: PipelineStep) -> str:
     return words + (f": {step.reason}" if step.reason else "")
 
 
-def _end(now: PipelineState) -> State[Any]:
-    message = f"pipeline {now.pipeline_id} {now.state}: {now.reason}"
+def _end(now: PipelineState, noun: str) -> State[Any]:
+    message = now.reason or now.state
+    if noun:
+        message = f"{noun} {now.pipeline_id} {now.state}: {now.reason}"
     get_run_logger().info("%s", message)
     if now.state == "FAILED":
         return Failed(message=message)

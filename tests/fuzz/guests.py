@@ -67,8 +67,10 @@ def a_service(module: str = "determined_service") -> Iterator[Service]:
 
 
 @contextlib.contextmanager
-def service_on(db_url: str, folder: Path, module: str = "determined_service") -> Iterator[Service]:
-    """A service process with this database; its files lie in ``folder``."""
+def service_on(
+    db_url: str, folder: Path, module: str = "determined_service", **more: Any
+) -> Iterator[Service]:
+    """A service process with this database; its files lie in ``folder``. ``more``: further settings."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -81,6 +83,7 @@ def service_on(db_url: str, folder: Path, module: str = "determined_service") ->
         # Only requests may change rows.
         "agent_timeout_s": 1e6,
         "start_timeout_s": 1e6,
+        **more,
     }
     config, log = folder / "service.json", folder / "service.log"
     config.write_text(json.dumps(settings))
@@ -93,17 +96,19 @@ def service_on(db_url: str, folder: Path, module: str = "determined_service") ->
         )
         service = Service("127.0.0.1", port, db_url, log, process.pid)
         try:
-            until("the service up", lambda: _is_up(process, service))
+            # Without its Prefect it is up, and never ready.
+            path = "/health" if "prefect_api_url" in more else "/ready"
+            until("the service up", lambda: _is_up(process, service, path))
             yield service
         finally:
             process.terminate()
             process.wait(30)
 
 
-def _is_up(process: subprocess.Popen[bytes], service: Service) -> bool:
+def _is_up(process: subprocess.Popen[bytes], service: Service, path: str) -> bool:
     assert process.poll() is None, service.log.read_text()[-3000:]
     try:
-        return httpx.get(f"{service.url}/ready", timeout=5).status_code == 200
+        return httpx.get(f"{service.url}{path}", timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
 

@@ -155,6 +155,54 @@ def test_a_pipeline_runs_again_from_prefects_page(cluster: LocalCluster, tmp_pat
     assert newest["state"] == "COMPLETED"
 
 
+EVALUATE = """
+def evaluate(checkpoint, hparams):
+    assert (checkpoint / "state").read_text() == "x"
+    return {"score": [1 - hparams["loss"]] * 20}
+"""
+PRESENT = "import pathlib, sys; sys.exit(not pathlib.Path('script.py').exists())"
+
+
+def test_a_command_lets_it_go_on_and_only_a_better_model_is_promoted(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    model, now = tmp_path / "model", tmp_path / "now"
+    model.mkdir()
+    (model / "script.py").write_text(SCRIPT)
+    (model / "scoring.py").write_text(EVALUATE)
+    now.touch()
+    session = cluster.session()
+    check = pipeline.Command("check", ["python3", "-c", PRESENT], model)
+    only = step("only", now, needs=[check])
+    score = pipeline.Evaluation(
+        "score",
+        "scoring:evaluate",
+        only.best.checkpoint,
+        model,
+        against="compared",
+        rule={"metric": "score"},
+    )
+    publish = pipeline.Promotion("publish", comparison=score)
+    steps = [check, only, score, publish]
+    run = pipeline.send(session, pipeline.plan(pipeline.Pipeline("compared", steps)))
+    first = run.wait()
+    assert first["state"] == "COMPLETED", first
+    assert first["steps"][3]["reason"] == "there is no champion yet: score 0.5"
+    assert first["steps"][2]["experiments"][0]["best"]["metrics"]["better"] is True
+    again = run.again().wait()
+    assert again["state"] == "COMPLETED", again
+    assert "not above the least gain 0" in again["steps"][3]["reason"]
+    described = cluster.json("model", "describe", "compared", "--version", "champion")
+    assert described["modelVersion"]["version"] == 1
+    # A command that fails is the end of it.
+    wrong = pipeline.Command("wrong", "exit 3")
+    failed = pipeline.Pipeline("wrong", [wrong, step("then", now, needs=[wrong])])
+    ended = pipeline.send(session, pipeline.plan(failed)).wait()
+    assert [one["state"] for one in ended["steps"]] == ["FAILED", "SKIPPED"]
+    (task,) = ended["steps"][0]["experiments"]
+    assert ended["steps"][0]["reason"].startswith(f"task {task['taskId']} failed: ")
+
+
 def test_the_example_is_without_mistakes() -> None:
     planned = pipeline.plan(EXAMPLE / "pipeline.yaml", {"epochs": 2})
     assert [(one.name, one.needs) for one in planned.plan.steps] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
 
 EXAMPLE = Path(__file__).parents[2] / "examples/retraining"
@@ -45,3 +46,22 @@ def test_a_model_is_trained_scored_and_promoted(cluster: LocalCluster, tmp_path:
     config = cluster.describe(warm["trainingExperimentId"])["config"]
     assert config["data"]["version"] == warm["dataVersion"]
     assert config["searcher"]["source_checkpoint_uuid"] == promoted["challengerUuid"]
+
+    # Somebody begins one on Prefect's page: the same data again.
+    prefect = Prefect(cluster)
+    deployment = prefect.deployment("retrain/retrain")
+    path = f"/deployments/{deployment['id']}/create_flow_run"
+    begun = prefect.call(path, {"parameters": {"model": "digits-drift"}})
+    ended = prefect.wait(begun["id"])
+    last = cluster.json("retrain", "history", "digits-drift")["runs"][0]
+    assert (last["state"], last["cause"], last["flowRunId"]) == (
+        "SKIPPED",
+        "a run in Prefect",
+        begun["id"],
+    )
+    assert (ended["state_type"], ended["name"]) == (
+        "COMPLETED",
+        f"retrain digits-drift #{last['id']}",
+    )
+    # Its pipelines are not the users'.
+    assert cluster.json("pipeline", "list")["pipelines"] == []

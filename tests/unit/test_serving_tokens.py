@@ -17,7 +17,6 @@ THINGS = [
     Served(serving.TRIAL, "3"),
     Served(serving.EXPERIMENT, "3"),
     Served(serving.PIPELINE, "3"),
-    Served(serving.RETRAINING, "3"),
     Served(serving.DELETION, "3"),
     Served(serving.NEW_EXPERIMENT, "8a485dd0-31bc-43d2-9e5b-9fdd6e8bcfc8"),
     Served(serving.NEW_PIPELINE, "0d1f0c3e-8c43-4a09-9a4e-2e1b0fb6a3c8"),
@@ -76,7 +75,7 @@ RUN = uuid.UUID("b7a1d6f2-5a54-4a09-a5ba-07b61d5ddf3a")
         ("trial.run_trial", {}, None),
         ("pipeline.run_pipeline", {"pipeline_id": 7}, Served(serving.PIPELINE, "7")),
         ("pipeline.run_pipeline", {"again": 7}, Served(serving.NEW_PIPELINE, str(RUN))),
-        ("retrain.retrain", {"run_id": 7, "model": "m"}, Served(serving.RETRAINING, "7")),
+        ("retrain.retrain", {"pipeline_id": 7, "model": "m"}, Served(serving.PIPELINE, "7")),
         ("retrain.retrain", {"model": "m"}, Served(serving.NEW_RETRAINING, str(RUN))),
         (
             "checkpoint_gc.delete_from_storage",
@@ -108,7 +107,7 @@ def test_each_flow_that_asks_the_service_is_known_by_its_entrypoint() -> None:
         retrain.retrain,
         checkpoint_gc.delete_from_storage,
     ]
-    parameters = ("experiment_id", "trial_id", "pipeline_id", "run_id", "deletion_id")
+    parameters = ("experiment_id", "trial_id", "pipeline_id", "pipeline_id", "deletion_id")
     for flow, parameter in zip(found, parameters, strict=True):
         entrypoint = f"{flow.fn.__module__}.{flow.fn.__name__}"
         assert served_by(entrypoint, {parameter: 1}, RUN) is not None, entrypoint

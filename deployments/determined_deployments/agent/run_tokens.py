@@ -20,7 +20,7 @@ _BY_ID = {
     EXPERIMENT_ENTRYPOINT: ("experiment_id", serving.EXPERIMENT),
     TRIAL_ENTRYPOINT: ("trial_id", serving.TRIAL),
     PIPELINE_ENTRYPOINT: ("pipeline_id", serving.PIPELINE),
-    RETRAINING_ENTRYPOINT: ("run_id", serving.RETRAINING),
+    RETRAINING_ENTRYPOINT: ("pipeline_id", serving.PIPELINE),
     DELETION_ENTRYPOINT: ("deletion_id", serving.DELETION),
 }
 """By a flow's entrypoint, the parameter that names what the run serves, and of which kind that is."""

@@ -40,6 +40,7 @@ PIPELINES = (
     Column("Started", f.field("startTime", f.time), spare=6),
     Column("Ended", f.field("endTime", f.time), spare=7),
     Column("Again Of", "againOf", spare=3),
+    Column("Cause", lambda r: r.get("cause"), spare=10),
     Column("Next", f.field("nextTime", f.time), spare=4),
     Column("Reason", "reason"),
 )
@@ -48,7 +49,7 @@ STEPS = (
     Column("Kind", lambda r: r.get("kind", "experiment"), spare=8),
     Column("State", "state"),
     Column("Needs", lambda r: ", ".join(r["needs"]), spare=5),
-    Column("Experiments", lambda r: _experiments(r["experiments"])),
+    Column("Experiments or Task", lambda r: _experiments(r["experiments"])),
     Column("Started", f.field("startTime", f.time), spare=6),
     Column("Ended", f.field("endTime", f.time), spare=7),
     Column("Reason", "reason"),
@@ -68,7 +69,8 @@ EXPERIMENTS = (
 
 
 def _experiments(listed: list[Record]) -> str:
-    return ", ".join(str(one["id"]) for one in listed if one["id"] is not None)
+    numbers = [one["id"] if one["id"] is not None else one.get("taskId") for one in listed]
+    return ", ".join(str(one) for one in numbers if one is not None)
 
 
 @app.command("run")

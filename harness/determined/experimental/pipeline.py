@@ -164,18 +164,29 @@ class Promotion:
     Args:
         checkpoint: such as ``train.best.checkpoint``.
         alias: stands for the new version from then on; None: no alias is moved.
+        comparison: instead of model, checkpoint and alias, an :class:`Evaluation` that names them: the alias
+            is moved if its rule says so.
+        approval: with ``comparison``, a person must approve before the alias is moved.
         needs, when: as of :class:`Step`.
     """
 
     name: str
-    model: str
-    checkpoint: str | Reference
+    model: str = ""
+    checkpoint: str | Reference = ""
     alias: str | None = "champion"
+    comparison: str | Evaluation | None = None
+    approval: bool = False
     needs: Sequence[str | AnyStep] = ()
     when: str | None = None
 
     def _to_data(self) -> dict[str, Any]:
-        given = {"model": self.model, "checkpoint": str(self.checkpoint), "alias": self.alias}
+        given: dict[str, Any] = {
+            "model": self.model,
+            "checkpoint": str(self.checkpoint),
+            "alias": self.alias,
+        }
+        if self.comparison is not None:
+            given = {"comparison": _names([self.comparison])[0], "approval": self.approval}
         return _without_nothing(
             {
                 "name": self.name,
@@ -185,8 +196,90 @@ class Promotion:
             }
         )
 
+    @property
+    def best(self) -> Reference:
+        """What it has found: ``metrics.version``, ``metrics.promoted`` (the alias stands for the version)."""
+        return Reference(f"steps.{self.name}.best")
 
-AnyStep = Step | Approval | Promotion
+
+@dataclass
+class Evaluation:
+    """Scores a checkpoint by a function of yours, in a trial; compared with a model's champion, if asked.
+
+    Args:
+        function: ``module:function`` of the model definition (docs/automate/retraining.md).
+        checkpoint: such as ``train.best.checkpoint``, or ``{"model": "digits", "version": "champion"}``.
+        model_dir: the directory with the function; ``include``: further files and directories.
+        against: the model whose ``alias`` it is compared with, by the ``rule``.
+        like: the experiment's step in whose environment it runs; default: the one of the checkpoint.
+        needs, when: as of :class:`Step`.
+    """
+
+    name: str
+    function: str
+    checkpoint: str | Reference | Mapping[str, Any]
+    model_dir: str | Path | None = None
+    include: Sequence[str | Path] = ()
+    against: str | None = None
+    alias: str = "champion"
+    rule: Mapping[str, Any] | None = None
+    like: str | AnyStep | None = None
+    needs: Sequence[str | AnyStep] = ()
+    when: str | None = None
+
+    @property
+    def best(self) -> Reference:
+        """What it has found: ``metrics`` (``champion_NAME`` are the champion's; ``better``: the rule promotes
+        it), ``checkpoint``."""
+        return Reference(f"steps.{self.name}.best")
+
+    def _to_data(self) -> dict[str, Any]:
+        against = self.against and {"model": self.against, "alias": self.alias}
+        given = {
+            "function": self.function,
+            "checkpoint": _plain(self.checkpoint),
+            "against": against,
+            "rule": self.rule and _plain(self.rule),
+            "like": None if self.like is None else _names([self.like])[0],
+        }
+        return _step_of(self, {"evaluate": _without_nothing(given)})
+
+
+@dataclass
+class Command:
+    """A program; unless it exits with 0 the step fails.
+
+    Args:
+        command: a text or a list of words, or the configuration of a command.
+        model_dir: the directory in which it runs; ``include``: further files and directories.
+        needs, when: as of :class:`Step`.
+    """
+
+    name: str
+    command: str | Sequence[str] | Mapping[str, Any]
+    model_dir: str | Path | None = None
+    include: Sequence[str | Path] = ()
+    needs: Sequence[str | AnyStep] = ()
+    when: str | None = None
+
+    def _to_data(self) -> dict[str, Any]:
+        return _step_of(self, {"command": _plain(self.command)})
+
+
+AnyStep = Step | Approval | Promotion | Evaluation | Command
+
+
+def _step_of(step: Evaluation | Command, value: Mapping[str, Any]) -> dict[str, Any]:
+    return _without_nothing(
+        {
+            "name": step.name,
+            **value,
+            "model_dir": None if step.model_dir is None else str(step.model_dir),
+            "include": [str(one) for one in step.include],
+            "needs": _names(step.needs),
+            "when": step.when,
+        }
+    )
 
 
 def _names(steps: Sequence[str | AnyStep]) -> list[str]:
@@ -199,14 +292,21 @@ def _without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Pipeline:
-    """Steps that take what earlier ones have found."""
+    """Steps that take what earlier ones have found.
+
+    ``schedule`` (such as ``{"cron": "@daily"}``), ``on``: when it runs again by itself.
+    """
 
     name: str
     steps: Sequence[AnyStep]
+    schedule: Mapping[str, Any] | None = None
+    on: Sequence[Mapping[str, Any]] = ()
 
     def to_data(self) -> dict[str, Any]:
         """As in YAML."""
-        return {"name": self.name, "steps": [step._to_data() for step in self.steps]}
+        steps = [step._to_data() for step in self.steps]
+        again = {"schedule": self.schedule, "on": list(self.on)}
+        return {"name": self.name, "steps": steps, **_without_nothing(again)}
 
 
 def _plain(value: Any) -> Any:
@@ -395,7 +495,7 @@ class PipelineRun:
         return str(self._session.put(f"{PIPELINES}/{self.id}/schedule", json=body)["nextTime"])
 
     def delete_schedule(self) -> None:
-        """Has it run again no more; what runs goes on."""
+        """Has it run again no more, neither on its schedule nor after events; what runs goes on."""
         self._session.delete(f"{PIPELINES}/{self.id}/schedule")
 
     def delete(self) -> None:

@@ -119,7 +119,6 @@ PARAMETERS = {
     Kind.MODEL: "model_name",
     Kind.PIPELINE: "pipeline_id",
     Kind.TEMPLATE: "template_name",
-    Kind.RETRAINING: "run_id",
     Kind.DELETION: "deletion_id",
 }
 """The name of the path's part that holds a target's id."""
@@ -219,5 +218,4 @@ SupervisorAuth = Annotated[Principal, may(Action.SERVE, Kind.ALLOCATION)]
 TrialRunAuth = Annotated[Principal, may(Action.SERVE, Kind.TRIAL)]
 ExperimentRunAuth = Annotated[Principal, may(Action.SERVE, Kind.EXPERIMENT)]
 PipelineRunAuth = Annotated[Principal, may(Action.SERVE, Kind.PIPELINE)]
-RetrainingRunAuth = Annotated[Principal, may(Action.SERVE, Kind.RETRAINING)]
 DeletionRunAuth = Annotated[Principal, may(Action.SERVE, Kind.DELETION)]

@@ -24,7 +24,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | administer | cluster | administrators (agents and slots in use) |
 | serve | cluster | agents |
 | serve | allocation | agents; the supervisor of that allocation |
-| serve | trial, experiment, pipeline, retraining run, deletion | agents; the Prefect run of that thing |
+| serve | trial, experiment, pipeline, deletion | agents; the Prefect run of that thing |
 
 A supervisor and a Prefect run may nothing else, and read nothing. A run that was started in Prefect by hand
 may begin one thing, an experiment in the name of ``determined`` or a retraining, and serves that thing then.
@@ -118,7 +118,6 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.SERVE, Kind.TRIAL): Grant.SERVING,
     (Action.SERVE, Kind.EXPERIMENT): Grant.SERVING,
     (Action.SERVE, Kind.PIPELINE): Grant.SERVING,
-    (Action.SERVE, Kind.RETRAINING): Grant.SERVING,
     (Action.SERVE, Kind.DELETION): Grant.SERVING,
 }
 

@@ -39,7 +39,6 @@ class Kind(StrEnum):
     MODEL = "model"
     PIPELINE = "pipeline"
     TEMPLATE = "template"
-    RETRAINING = "retraining run"
     DELETION = "deletion"
 
 
@@ -123,7 +122,8 @@ _FIND: Mapping[Kind, sa.TextClause] = {
         ),
         Kind.PIPELINE: (
             "x.id, u.id AS owner_id, u.username, x.submitted_by AS submitter, NULL AS task_id "
-            "FROM pipelines x JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
+            "FROM pipelines x JOIN users u ON u.id = x.owner_id "
+            "WHERE x.id = ANY(:ids) AND x.retraining_run_id IS NULL"
         ),
         Kind.TEMPLATE: (
             "x.name AS id, u.id AS owner_id, u.username, x.submitted_by AS submitter, NULL AS task_id "

@@ -19,6 +19,7 @@ from determined_service.access.dependencies import PipelineRunAuth, may_serve
 from determined_service.access.targets import Kind
 from determined_service.base import topics
 from determined_service.base.bounds import Id
+from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.internal import begun
 from determined_service.pipelines import machine, repeating, rows, steps
@@ -42,13 +43,11 @@ async def begin(
     begun.require_own(served, given.flow_run_id)
     async with changing(db) as change:
         row = await rows.lock(change.conn, given.again)
+        if row.retraining_run_id is not None:
+            raise NotFound(f"pipeline {given.again} does not exist")
         pipeline_id = await repeating.again(change, row, given.flow_run_id)
         now = await rows.lock(change.conn, pipeline_id)
-    token = begun.token_for(served, serving.PIPELINE, pipeline_id, settings)
-    is_open = now.state == machine.RUNNING
-    return JsonResponse(
-        PipelineState(pipeline_id, now.state, is_open, now.changes, now.reason, run_token=token)
-    )
+    return JsonResponse(begun.state_of(served, now, settings))
 
 
 @router.post(paths.ADVANCE_PIPELINE)
@@ -76,7 +75,7 @@ async def advance(
         return row.state == machine.RUNNING and row.changes == given.changes
 
     if same():
-        listened = [topics.pipeline(pipeline_id), *map(topics.experiment, last.waits)]
+        listened = [topics.pipeline(pipeline_id), *last.topics]
         await poll(request, hub, listened, changed, wait_seconds(given.timeout_s))
     return JsonResponse(_state(last))
 

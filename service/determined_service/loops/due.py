@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -24,6 +25,15 @@ class Due(ABC):
     """
 
     topic: ClassVar[str]
+    _next_look = 0.0
+
+    def may_look(self) -> bool:
+        """Whether this pass looks for events: announcements are more frequent than that is worth."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + PASS_S
+        return True
 
     async def run(self, hub: Hub) -> None:
         """Repeat passes for ever."""

@@ -1,4 +1,4 @@
-"""Runs pipelines again when their schedules say so."""
+"""Runs pipelines again when their schedules say so, or an event has happened."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class DuePipelines(Due):
     async def run_pass(self) -> None:
         async with reader(self._db).connect() as conn:
             due = await repeating.due(conn)
+            if self.may_look():
+                due += [one for one in await repeating.stirred(conn) if one not in due]
         for pipeline_id in due:
             try:
                 await repeating.begin_due(self._db, pipeline_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import time
 from collections.abc import Collection
 from typing import Any
 
@@ -13,9 +12,11 @@ import sqlalchemy as sa
 from determined_registry.database.tables import retraining_runs, retrainings
 from determined_service.base import topics
 from determined_service.base.db import Database
-from determined_service.base.errors import ApiError, Conflict
-from determined_service.loops.due import PASS_S, Due
-from determined_service.retraining import events, runs
+from determined_service.base.errors import ApiError
+from determined_service.loops.due import Due
+from determined_service.pipelines.of_retraining import OPEN
+from determined_service.recurring import events
+from determined_service.retraining import runs
 from determined_service.retraining.plans import Plan
 from determined_service.state.change import changing, reader
 
@@ -30,7 +31,6 @@ class DueRetrainings(Due):
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._next_look = 0.0
 
     async def run_pass(self) -> None:
         """Begin the due runs."""
@@ -39,20 +39,18 @@ class DueRetrainings(Due):
         for retraining_id in [*due, *await self._stirred(due)]:
             try:
                 await self._begin(retraining_id)
-            except Conflict as error:
+            except ApiError as error:
                 # Somebody has begun one by hand meanwhile.
                 logger.info("retraining %s: %s", retraining_id, error.message)
 
     async def _stirred(self, due: Collection[int]) -> list[int]:
         """Those for which an event has happened, and that are not ``due`` anyway."""
-        now = time.monotonic()
-        if now < self._next_look:
+        if not self.may_look():
             return []
-        self._next_look = now + PASS_S
         found = []
         async with reader(self._db).connect() as conn:
             for row in (await conn.execute(_WAITING_FOR_EVENTS)).all():
-                if row.id not in due and (await events.happened(conn, row)).causes:
+                if row.id not in due and (await events.happened(conn, runs.watch_of(row))).causes:
                     found.append(row.id)
         return found
 
@@ -69,7 +67,7 @@ class DueRetrainings(Due):
                 return
             now = datetime.datetime.now(datetime.UTC)
             due_at = row.next_at if row.next_at is not None and row.next_at <= now else None
-            happened = await events.happened(change.conn, row)
+            happened = await events.happened(change.conn, runs.watch_of(row))
             if due_at is None and not happened.causes:
                 return
             causes = list(happened.causes)
@@ -82,7 +80,7 @@ class DueRetrainings(Due):
             await runs.begin(change, row, "; ".join(causes), forced=happened.forced, due_at=due_at)
 
 
-_HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, r.state.in_(runs.OPEN))
+_HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, r.state.in_(OPEN))
 
 
 def _following(row: sa.Row[Any], now: datetime.datetime) -> tuple[datetime.datetime | None, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from determined.common.pipeline import Plan
-from determined.common.pipeline.kinds import APPROVAL
+from determined.common.pipeline import Plan, Result, Step
+from determined.common.pipeline.kinds import APPROVAL, PROMOTE
 
 # A pipeline is RUNNING, or AWAITING while all that is left waits for people, and ends in one of the others. A
 # step waits for those that it needs, and is SKIPPED when one of these did not complete, or its condition is
-# false. A try of an experiment waits for its submission; STOPPING: its experiment is to be killed.
+# false. A try of an experiment waits for its submission; STOPPING: its experiment is to be killed. A try of
+# an approval, and of a promotion that asks, is RUNNING until a person has answered.
 WAITING, RUNNING, STOPPING = "WAITING", "RUNNING", "STOPPING"
 AWAITING = "WAITING_FOR_APPROVAL"
 OPEN = (RUNNING, AWAITING)
@@ -20,7 +21,10 @@ ENDED = (COMPLETED, FAILED, SKIPPED, CANCELED)
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """The last try of one item of a step; a step without ``for_each`` has one item."""
+    """The last try of one item of a step; a step without ``for_each`` has one item.
+
+    ``task_id``: of a command. ``result``: what it has found so far.
+    """
 
     item: int
     attempt: int
@@ -28,6 +32,8 @@ class Try:
     reason: str | None = None
     experiment_id: int | None = None
     cached: bool = False
+    task_id: str | None = None
+    result: Result | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +110,14 @@ def _asking(plan: Plan, standings: Sequence[Standing]) -> list[str]:
         for one in standing.tries
         if one.state not in ENDED
     ]
-    if all(step.kind == APPROVAL and state == RUNNING for step, state in left):
+    if all(asks(step, state) for step, state in left):
         return [step.name for step, _ in left]
     return []
+
+
+def asks(step: Step, state: str) -> bool:
+    """Whether a try of the step, in that state, waits for a person."""
+    return step.kind in (APPROVAL, PROMOTE) and state == RUNNING
 
 
 _HOW = {FAILED: "failed", SKIPPED: "was skipped", CANCELED: "was canceled"}
@@ -153,11 +164,11 @@ def to_submit(plan: Plan, standings: Sequence[Standing]) -> list[tuple[int, Try]
     return found
 
 
-def waited_for(standings: Sequence[Standing]) -> list[int]:
-    """The experiments whose end is waited for."""
+def waited_for(standings: Sequence[Standing]) -> list[Try]:
+    """The tries whose experiment's or task's end is waited for."""
     return [
-        one.experiment_id
+        one
         for standing in standings
         for one in standing.tries
-        if one.state == RUNNING and one.experiment_id is not None
+        if one.state == RUNNING and (one.experiment_id is not None or one.task_id is not None)
     ]

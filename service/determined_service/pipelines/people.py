@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from determined.common.pipeline.kinds import APPROVAL
+from determined.common.pipeline.kinds import PROMOTE
 from determined_registry.database.tables import (
     experiments,
     model_definitions,
@@ -19,7 +20,8 @@ from determined_registry.database.tables import (
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.lifecycle import experiments as experimenting
-from determined_service.pipelines import machine, rows
+from determined_service.lifecycle import tasks as tasking
+from determined_service.pipelines import comparing, machine, rows, steps, telling
 from determined_service.pipelines.machine import Try
 from determined_service.state import keeping, states
 from determined_service.state.change import Change, changing, reader
@@ -49,19 +51,21 @@ async def cancel_locked(
             if one.state in machine.ENDED:
                 continue
             # What was found in the cache is somebody else's.
-            ours = one.experiment_id is not None and not one.cached
+            runs = one.experiment_id is not None or one.task_id is not None
+            ours = runs and not one.cached
             to = machine.STOPPING if ours else machine.CANCELED
             await rows.set_try(change, row.id, place, one, to, reason=reason)
         await rows.set_step(change, row.id, place, machine.CANCELED, reason)
-    await rows.end(change, row.id, state, reason)
+    await telling.end(change, row.id, state, reason)
 
 
 async def stop(db: Database, pipeline_id: int) -> None:
-    """Kills the experiments that are to be killed, each in a transaction of its own. May be repeated."""
+    """Kills the experiments and tasks that are to be killed, each in a separate transaction. May be
+    repeated."""
     x = rows.x
     async with reader(db).connect() as conn:
         found = await conn.execute(
-            sa.select(x.step, x.item, x.attempt, x.experiment_id).where(
+            sa.select(x.step, x.item, x.attempt, x.experiment_id, x.task_id).where(
                 x.pipeline_id == pipeline_id, x.state == machine.STOPPING
             )
         )
@@ -70,7 +74,10 @@ async def stop(db: Database, pipeline_id: int) -> None:
         async with changing(db) as change:
             await rows.lock(change.conn, pipeline_id)
             with contextlib.suppress(NotFound):  # it was deleted
-                await experimenting.kill(change, one.experiment_id)
+                if one.task_id is not None:
+                    await tasking.kill(change, one.task_id)
+                else:
+                    await experimenting.kill(change, one.experiment_id)
             which = Try(one.item, one.attempt, machine.STOPPING)
             await rows.set_try(change, pipeline_id, one.step, which, machine.CANCELED)
 
@@ -86,45 +93,70 @@ async def stop_all(db: Database) -> None:
 _STOPPING = sa.select(rows.x.pipeline_id).where(rows.x.state == machine.STOPPING).distinct()
 
 
-async def answer(db: Database, pipeline_id: int, name: str | None, username: str, yes: bool) -> str:
-    """A person approves the step that waits for it, or rejects it; the step's name.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of a user who approves a step that waits for it, or rejects it."""
 
-    ``name``: which one, when several wait. Raises NotFound, and Conflict when none waits.
+    user_id: int
+    username: str
+    yes: bool
+
+    def __str__(self) -> str:
+        return f"{'approved' if self.yes else 'rejected'} by {self.username}"
+
+
+async def answer(change: Change, pipeline_id: int, name: str | None, given: Answer) -> str:
+    """Takes the answer to the step that waits for it; the step's name. One that promotes moves the alias in
+    this transaction.
+
+    ``name``: which step, when several wait. Raises NotFound; Conflict when none waits, or the alias has moved
+    since the versions were compared.
     """
-    async with changing(db) as change:
-        row = await rows.lock(change.conn, pipeline_id)
-        now = await rows.load(change.conn, row)
-        asking = {
-            step.name: (place, standing.tries[0])
-            for place, (step, standing) in enumerate(
-                zip(now.plan.steps, now.standings, strict=True)
-            )
-            if step.kind == APPROVAL
-            and standing.state == machine.RUNNING
-            and standing.tries[0].state == machine.RUNNING
-        }
-        if not asking:
-            raise Conflict(
-                f"pipeline {pipeline_id} is {row.state}: no step of it waits for an approval"
-            )
-        if name is None and len(asking) > 1:
-            raise Conflict(f"several steps wait for an approval, name one: {', '.join(asking)}")
-        chosen = next(iter(asking)) if name is None else name
-        if chosen not in asking:
-            raise Conflict(
-                f"step {name!r} of pipeline {pipeline_id} waits for no approval; these do: "
-                + ", ".join(asking)
-            )
-        place, one = asking[chosen]
-        how, state = ("approved", machine.COMPLETED) if yes else ("rejected", machine.FAILED)
-        reason = f"{how} by {username}"
-        await rows.set_try(change, pipeline_id, place, one, state, reason=reason)
-        if row.state == machine.AWAITING:
-            await rows.touch(change, pipeline_id, state=machine.RUNNING, reason=None)
-            await keeping.wake(change, keeping.PIPELINE, pipeline_id)
-        else:
-            await rows.touch(change, pipeline_id)
-    return chosen
+    # Models are locked before pipelines; which models those are never changes.
+    before = await rows.load(change.conn, await rows.find(change.conn, pipeline_id))
+    for step in before.plan.steps:
+        await comparing.lock_model(change.conn, before, step)
+    row = await rows.lock(change.conn, pipeline_id)
+    now = await rows.load(change.conn, row)
+    place, one = _asked(now, name)
+    if now.plan.steps[place].kind == PROMOTE:
+        await comparing.answer(change, now, place, one, given.user_id, given.yes, str(given))
+    else:
+        state = machine.COMPLETED if given.yes else machine.FAILED
+        await rows.set_try(change, pipeline_id, place, one, state, reason=str(given))
+    if row.state != machine.AWAITING:
+        await telling.touch(change, pipeline_id)
+        return now.plan.steps[place].name
+    await telling.touch(change, pipeline_id, state=machine.RUNNING, reason=None)
+    row = await rows.lock(change.conn, pipeline_id)
+    await steps.settle(change, row)
+    row = await rows.lock(change.conn, pipeline_id)
+    if row.state == machine.RUNNING:
+        await keeping.wake(change, keeping.PIPELINE, pipeline_id)
+    return now.plan.steps[place].name
+
+
+def _asked(now: rows.Pipeline, name: str | None) -> tuple[int, Try]:
+    """The place and the try of the step that waits for a person."""
+    asking = {
+        step.name: (place, one)
+        for place, (step, standing) in enumerate(zip(now.plan.steps, now.standings, strict=True))
+        for one in standing.tries
+        if machine.asks(step, one.state)
+    }
+    if not asking:
+        raise Conflict(
+            f"pipeline {now.row.id} is {now.row.state}: no step of it waits for an approval"
+        )
+    if name is None and len(asking) > 1:
+        raise Conflict(f"several steps wait for an approval, name one: {', '.join(asking)}")
+    chosen = next(iter(asking)) if name is None else name
+    if chosen not in asking:
+        raise Conflict(
+            f"step {name!r} of pipeline {now.row.id} waits for no approval; these do: "
+            + ", ".join(asking)
+        )
+    return asking[chosen]
 
 
 async def resume(db: Database, pipeline_id: int) -> None:
@@ -148,7 +180,7 @@ async def resume(db: Database, pipeline_id: int) -> None:
                     await _try_again(change, pipeline_id, place, one)
             state = machine.RUNNING if standing.tries else machine.WAITING
             await rows.set_step(change, pipeline_id, place, state)
-        await rows.touch(change, pipeline_id, state=machine.RUNNING, reason=None, ended_at=None)
+        await telling.touch(change, pipeline_id, state=machine.RUNNING, reason=None, ended_at=None)
         await keeping.wake(change, keeping.PIPELINE, pipeline_id)
 
 

@@ -1,4 +1,7 @@
-"""Steps that promote: a checkpoint becomes a model's next version, and an alias stands for it."""
+"""Steps that promote: a checkpoint becomes a model's next version, and an alias stands for it.
+
+What those do that compare first: :mod:`.comparing`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.pipeline import Result
 from determined_registry import models as registry
 from determined_service.access.principal import ALLOCATION, USER, AllocationRef, Principal
 from determined_service.access.rules import Action, authorise
@@ -34,14 +38,44 @@ async def check(conn: AsyncConnection, subject: Principal, todo: dict[str, Any])
 
 async def promote(
     conn: AsyncConnection, pipeline: sa.Row[Any], step: str, todo: dict[str, Any]
-) -> str:
+) -> tuple[str, Result]:
     """Registers the version and moves the alias, in the name of the (locked) pipeline's owner; in words, what
-    it has done. The model is made if there is none.
+    it has done, and what it has found. The model is made if there is none.
+
+    Raises BadRequest, NotFound, Forbidden, Conflict.
+    """
+    version = await register(
+        conn,
+        pipeline,
+        todo,
+        f"pipeline {pipeline.id}, step {step}",
+        {"pipeline": {"id": pipeline.id, "step": step}},
+    )
+    name, alias, checkpoint = todo["model"], todo["alias"], todo["checkpoint"]
+    found = {"version": version, "promoted": alias is not None}
+    done = f"checkpoint {checkpoint} is version {version} of model {name}"
+    if alias is not None:
+        before = await modelling.apply(
+            conn, registry.set_alias, name, alias, version, pipeline.owner_id
+        )
+        done += f", its {alias} now" + (f" (before: version {before})" if before else "")
+    return done, Result(checkpoint=checkpoint, metrics=found)
+
+
+async def register(
+    conn: AsyncConnection,
+    pipeline: sa.Row[Any],
+    todo: dict[str, Any],
+    comment: str,
+    metadata: dict[str, Any],
+) -> int:
+    """Makes ``checkpoint`` of ``todo`` the next version of its ``model``, which is made if there is none, in
+    the name of the (locked) pipeline's owner; the version.
 
     Raises BadRequest, NotFound, Forbidden, Conflict.
     """
     owner = _subject(pipeline)
-    name, alias = todo["model"], todo["alias"]
+    name = todo["model"]
     await check(conn, owner, todo)
     try:
         checkpoint = uuid.UUID(todo["checkpoint"])
@@ -65,16 +99,10 @@ async def promote(
         name,
         checkpoint,
         pipeline.owner_id,
-        comment=f"pipeline {pipeline.id}, step {step}",
-        metadata={"pipeline": {"id": pipeline.id, "step": step}},
+        comment=comment,
+        metadata=metadata,
     )
-    done = f"checkpoint {checkpoint} is version {made.version} of model {name}"
-    if alias is None:
-        return done
-    before = await modelling.apply(
-        conn, registry.set_alias, name, alias, made.version, pipeline.owner_id
-    )
-    return f"{done}, its {alias} now" + (f" (before: version {before})" if before else "")
+    return int(made.version)
 
 
 def _subject(pipeline: sa.Row[Any]) -> Principal:

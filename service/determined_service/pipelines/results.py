@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.pipeline import Result
 from determined_registry.database.tables import experiments, metrics, trials
+from determined_service.base.errors import Conflict
+from determined_service.recurring.best import best_checkpoint
 from determined_service.search.warm_start import complete_checkpoints
 from determined_service.views.checkpoints import best_checkpoints
 
@@ -52,6 +55,20 @@ async def result_of(conn: AsyncConnection, experiment_id: int, item: Any) -> Res
         best.smaller,
         item,
     )
+
+
+async def with_checkpoint(conn: AsyncConnection, found: Result) -> Result:
+    """``found``, with the best checkpoint of another trial where the best trial has none. Raises Conflict."""
+    if found.checkpoint is not None:
+        return found
+    of = sa.select(trials.c.id).where(trials.c.experiment_id == found.experiment)
+    best = await best_checkpoint(conn, list((await conn.execute(of)).scalars()))
+    if best is None:
+        raise Conflict(
+            f"experiment {found.experiment} has no checkpoint with the searcher's metric: its code must save "
+            "one at the step of a validation, and its checkpoint policy must keep it"
+        )
+    return replace(found, checkpoint=str(best))
 
 
 def _is_kept(value: Any) -> bool:

@@ -48,9 +48,14 @@ class Pipeline:
 
 
 async def lock(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
-    """The pipeline's row, locked, with its owner's name, activity and rights. Raises NotFound."""
+    """As :func:`find`, locked."""
     # What is joined is read by a second statement: the first would read it as it was before the wait.
     await conn.execute(sa.select(p.id).where(p.id == pipeline_id).with_for_update())
+    return await find(conn, pipeline_id)
+
+
+async def find(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
+    """The pipeline's row, with its owner's name, activity and rights. Raises NotFound."""
     found = await conn.execute(
         sa.select(pipelines, users.c.username, users.c.active, users.c.admin)
         .join(users, users.c.id == p.owner_id)
@@ -77,7 +82,16 @@ async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
         Standing(
             step.state,
             tuple(
-                Try(one.item, one.attempt, one.state, one.reason, one.experiment_id, one.cached)
+                Try(
+                    one.item,
+                    one.attempt,
+                    one.state,
+                    one.reason,
+                    one.experiment_id,
+                    one.cached,
+                    one.task_id,
+                    None if one.result is None else Result(**one.result),
+                )
                 for one in tries.get(step.step, ())
             ),
         )
@@ -85,7 +99,7 @@ async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
     ]
     results = {
         plan.steps[place].name: [
-            Result(**one.result) for one in tries.get(place, ()) if one.result is not None
+            one.result for one in standings[place].tries if one.result is not None
         ]
         for place, step in enumerate(steps)
         if step.state == "COMPLETED"
@@ -116,20 +130,6 @@ async def insert(
         await keeping.taken(conn, keeping.PIPELINE, pipeline_id, flow_run_id)
     change.notify(topics.pipeline(pipeline_id))
     return pipeline_id
-
-
-async def touch(change: Change, pipeline_id: int, **values: Any) -> None:
-    """Something of the pipeline has changed."""
-    await change.conn.execute(
-        sa.update(pipelines).where(p.id == pipeline_id).values(changes=p.changes + 1, **values)
-    )
-    change.notify(topics.pipeline(pipeline_id))
-
-
-async def end(change: Change, pipeline_id: int, state: str, reason: str) -> None:
-    """The pipeline has ended. ``reason``: for people."""
-    await touch(change, pipeline_id, state=state, reason=reason, ended_at=sa.func.clock_timestamp())
-    await keeping.ended(change, keeping.PIPELINE, pipeline_id)
 
 
 async def set_step(

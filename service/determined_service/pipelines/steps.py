@@ -22,26 +22,37 @@ from determined.common.pipeline import (
     items,
     skipped_because,
 )
-from determined.common.pipeline.kinds import APPROVAL
+from determined.common.pipeline.kinds import APPROVAL, COMMAND, EVALUATE, EXPERIMENT, IN_TRIALS
 from determined.common.pipeline.resolving import NO_ITEM
-from determined_registry.database.tables import experiments
+from determined_registry.database.tables import experiments, tasks
+from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.settings import Settings
-from determined_service.pipelines import machine, promoting, results, rows
+from determined_service.lifecycle.kinds.table import launched_kinds
+from determined_service.pipelines import (
+    comparing,
+    in_trials,
+    machine,
+    of_retraining,
+    promoting,
+    results,
+    rows,
+    telling,
+)
 from determined_service.pipelines.machine import Await, Expand, Finish, Try
 from determined_service.pipelines.rows import Pipeline
-from determined_service.state import keeping, states
-from determined_service.state.change import Change, changing
-from determined_service.submission import cached, submit
+from determined_service.state import keeping, states, task_kinds
+from determined_service.state.change import Change, changing, reader
+from determined_service.submission import cached, launching, submit
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Where a pipeline is. ``waits``: the experiments whose end it waits for."""
+    """Where a pipeline is. ``topics``: of the experiments and tasks whose end it waits for."""
 
     pipeline: Pipeline
-    waits: tuple[int, ...]
+    topics: tuple[str, ...] = ()
 
 
 async def advance(db: Database, settings: Settings, pipeline_id: int) -> Now:
@@ -53,18 +64,24 @@ async def advance(db: Database, settings: Settings, pipeline_id: int) -> Now:
         async with changing(db) as change:
             row = await rows.lock(change.conn, pipeline_id)
             if row.state != machine.RUNNING:
-                return Now(await rows.load(change.conn, row), ())
-            await _settle(change, row)
+                return Now(await rows.load(change.conn, row))
+            await settle(change, row)
             # As it is now: with what was written, and with the number of its changes.
             now = await rows.load(change.conn, await rows.lock(change.conn, pipeline_id))
         left = machine.to_submit(now.plan, now.standings)
         if now.row.state != machine.RUNNING or not left:
-            return Now(now, tuple(machine.waited_for(now.standings)))
+            return Now(now, tuple(map(_topic, machine.waited_for(now.standings))))
         for place, one in left:
             await _submit(db, settings, now, place, one)
 
 
-async def _settle(change: Change, row: sa.Row[Any]) -> None:
+def _topic(one: Try) -> str:
+    if one.experiment_id is not None:
+        return topics.experiment(one.experiment_id)
+    return topics.task(str(one.task_id))
+
+
+async def settle(change: Change, row: sa.Row[Any]) -> None:
     """Writes what has ended and what begins in the (locked) pipeline."""
     now = await rows.load(change.conn, row)
     if await _conclude(change, now):
@@ -76,13 +93,13 @@ async def _settle(change: Change, row: sa.Row[Any]) -> None:
             elif isinstance(move, Finish):
                 await rows.set_step(change, row.id, move.step, move.state, move.reason)
             elif isinstance(move, Await):
-                await rows.touch(change, row.id, state=machine.AWAITING, reason=move.reason)
+                await telling.touch(change, row.id, state=machine.AWAITING, reason=move.reason)
                 await keeping.ended(change, keeping.PIPELINE, row.id)
                 return
             else:
-                await rows.end(change, row.id, move.state, move.reason)
+                await telling.end(change, row.id, move.state, move.reason)
                 return
-        await rows.touch(change, row.id)
+        await telling.touch(change, row.id)
         now = await rows.load(change.conn, row)
 
 
@@ -91,51 +108,72 @@ async def _conclude(change: Change, now: Pipeline) -> bool:
     waits = machine.waited_for(now.standings)
     if not waits:
         return False
-    e = experiments.c
-    found = await change.conn.execute(sa.select(e.id, e.state, e.reason).where(e.id.in_(waits)))
-    known = {one.id: one for one in found}
+    e, t = experiments.c, tasks.c
+    of_experiments = sa.select(e.id, e.state, e.reason).where(
+        e.id.in_([one.experiment_id for one in waits])
+    )
+    of_tasks = sa.select(t.id, t.state, t.reason).where(t.id.in_([one.task_id for one in waits]))
+    known: dict[int | str, sa.Row[Any]] = {}
+    for statement in (of_experiments, of_tasks):
+        known |= {one.id: one for one in await change.conn.execute(statement)}
     ended = False
     for place, standing in enumerate(now.standings):
         for one in standing.tries:
-            if one.state != machine.RUNNING or one.experiment_id is None:
+            if one not in waits:
                 continue
-            experiment = known.get(one.experiment_id)
-            if experiment is not None and experiment.state not in states.ENDED:
+            number = one.task_id if one.experiment_id is None else one.experiment_id
+            awaited = None if number is None else known.get(number)
+            if awaited is not None and awaited.state not in states.ENDED:
                 continue
-            await _conclude_one(change, now, place, one, experiment)
+            await _conclude_one(change, now, place, one, awaited)
             ended = True
     if ended:
-        await rows.touch(change, now.row.id)
+        await telling.touch(change, now.row.id)
     return ended
 
 
 async def _conclude_one(
-    change: Change, now: Pipeline, place: int, one: Try, experiment: sa.Row[Any] | None
+    change: Change, now: Pipeline, place: int, one: Try, awaited: sa.Row[Any] | None
 ) -> None:
-    if experiment is not None and experiment.state == states.COMPLETED:
-        item = _item(now, place, one)
-        found = await results.result_of(
-            change.conn, experiment.id, None if item is NO_ITEM else item
-        )
-        await rows.set_try(change, now.row.id, place, one, machine.COMPLETED, result=asdict(found))
+    """``awaited``: the experiment or the task, which has ended; None: it was deleted."""
+    if awaited is not None and awaited.state == states.COMPLETED:
+        await _complete(change, now, place, one)
     elif one.cached:
         # It was somebody else's, who has ended it: this step runs one of its own.
         await rows.set_try(
             change, now.row.id, place, one, machine.WAITING, experiment_id=None, cached=False
         )
     else:
-        reason = how_it_ended(one.experiment_id, experiment)
+        what = f"task {one.task_id}" if one.experiment_id is None else ""
+        reason = how_it_ended(what or f"experiment {one.experiment_id}", awaited)
         await rows.set_try(change, now.row.id, place, one, machine.FAILED, reason=reason)
 
 
-def how_it_ended(experiment_id: int | None, experiment: sa.Row[Any] | None) -> str:
-    """Why the experiment did not complete, in words."""
-    if experiment is None or experiment.state in states.DELETION:
-        return f"experiment {experiment_id} was deleted"
-    how = "failed" if experiment.state == states.ERROR else "was canceled"
-    return f"experiment {experiment_id} {how}" + (
-        f": {experiment.reason}" if experiment.reason else ""
-    )
+async def _complete(change: Change, now: Pipeline, place: int, one: Try) -> None:
+    """Writes what the try's experiment, or its command, has found."""
+    step, item = now.plan.steps[place], _item(now, place, one)
+    try:
+        found = None
+        if step.kind in IN_TRIALS:
+            found = await in_trials.result_of(change.conn, now, step, one)
+        elif one.experiment_id is not None:
+            of = None if item is NO_ITEM else item
+            found = await results.result_of(change.conn, one.experiment_id, of)
+            if now.row.retraining_run_id is not None:
+                found = await results.with_checkpoint(change.conn, found)
+    except ApiError as error:
+        await rows.set_try(change, now.row.id, place, one, machine.FAILED, reason=error.message)
+        return
+    result = None if found is None else asdict(found)
+    await rows.set_try(change, now.row.id, place, one, machine.COMPLETED, result=result)
+
+
+def how_it_ended(what: str, awaited: sa.Row[Any] | None) -> str:
+    """Why the experiment or task did not complete, in words."""
+    if awaited is None or awaited.state in states.DELETION:
+        return f"{what} was deleted"
+    how = "failed" if awaited.state == states.ERROR else "was canceled"
+    return f"{what} {how}" + (f": {awaited.reason}" if awaited.reason else "")
 
 
 def _item(now: Pipeline, place: int, one: Try) -> Any:
@@ -166,8 +204,11 @@ async def _expand(change: Change, now: Pipeline, place: int) -> None:
 async def _submit(db: Database, settings: Settings, now: Pipeline, place: int, one: Try) -> None:
     """Begins the try in the owner's name, unless another process has."""
     try:
-        if now.plan.steps[place].is_experiment:
+        kind = now.plan.steps[place].kind
+        if kind == EXPERIMENT or kind in IN_TRIALS:
             await _submit_one(db, settings, now, place, one)
+        elif kind == COMMAND:
+            await _launch_one(db, settings, now, place, one)
         else:
             await _do_one(db, now, place, one)
     except (ApiError, ReferenceError_) as error:
@@ -177,14 +218,18 @@ async def _submit(db: Database, settings: Settings, now: Pipeline, place: int, o
         async with changing(db) as change:
             if await _is_open(change, now.row.id, place, one):
                 await rows.set_try(change, now.row.id, place, one, machine.FAILED, reason=message)
-                await rows.touch(change, now.row.id)
+                await telling.touch(change, now.row.id)
 
 
 async def _submit_one(
     db: Database, settings: Settings, now: Pipeline, place: int, one: Try
 ) -> None:
     row, step = now.row, now.plan.steps[place]
-    config = configuration(step, now.results, _item(now, place, one))
+    if step.kind in IN_TRIALS:
+        async with reader(db).connect() as conn:
+            config = await in_trials.configure(conn, now, step)
+    else:
+        config = configuration(step, now.results, _item(now, place, one))
     code = now.steps[place].model_def_hash
     content = cached.content_of(config, code)
     if config.get("name") is None:
@@ -215,16 +260,45 @@ async def _submit_one(
             experiment_id = await submit.store(
                 change, planned, submission, row.owner_id, row.submitted_by
             )
+        if row.retraining_run_id is not None and step.kind == EVALUATE:
+            version = config["hyperparameters"].get(in_trials.COMPARED_WITH)
+            await of_retraining.note_champion(change, row.retraining_run_id, version)
         values = {"experiment_id": experiment_id, "cached": is_shared}
         await rows.set_try(change, row.id, place, one, machine.RUNNING, **values)
-        await rows.touch(change, row.id)
+        await telling.touch(change, row.id)
+
+
+async def _launch_one(
+    db: Database, settings: Settings, now: Pipeline, place: int, one: Try
+) -> None:
+    row, step = now.row, now.plan.steps[place]
+    config = {"description": _name(now, step, one), **configuration(step, now.results)}
+    launch = launch_of(config, now.steps[place].model_def_hash)
+    prepared = await launching.prepare(launch, settings)
+    async with changing(db) as change:
+        if not await _is_open(change, row.id, place, one):
+            return
+        await _require_owner(change.conn, row.id)
+        planned = await launching.plan(change.conn, launch, prepared, settings, row.owner_id)
+        task_id = await launching.store(
+            change, launch, planned, settings, row.owner_id, row.submitted_by
+        )
+        await rows.set_try(change, row.id, place, one, machine.RUNNING, task_id=task_id)
+        await telling.touch(change, row.id)
+
+
+def launch_of(config: dict[str, Any], code: str | None) -> launching.Launch:
+    """The launch of a command's step. ``code``: the hash of its files."""
+    return launching.Launch(launched_kinds()[task_kinds.COMMAND], config, model_def_hash=code)
 
 
 async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
-    """A step that is no experiment: asks a person, or promotes, once."""
+    """Asks a person, or promotes, once. If the pipeline ends by that, it does so in this transaction."""
     step = now.plan.steps[place]
     todo = configuration(step, now.results)
     async with changing(db) as change:
+        # The model's row first, as people do who answer (:mod:`.people`).
+        await comparing.lock_model(change.conn, now, step)
         if not await _is_open(change, now.row.id, place, one):
             return
         if step.kind == APPROVAL:
@@ -233,18 +307,32 @@ async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
             await rows.set_try(change, now.row.id, place, one, machine.RUNNING)
         else:
             row = await _require_owner(change.conn, now.row.id)
-            done = await promoting.promote(change.conn, row, step.name, todo)
-            await rows.set_try(change, row.id, place, one, machine.COMPLETED, reason=done)
-        await rows.touch(change, now.row.id)
+            if "comparison" in todo:
+                await comparing.promote(change, row, now, place, one)
+            else:
+                reason, found = await promoting.promote(change.conn, row, step.name, todo)
+                await rows.set_try(
+                    change,
+                    row.id,
+                    place,
+                    one,
+                    machine.COMPLETED,
+                    reason=reason,
+                    result=asdict(found),
+                )
+        await telling.touch(change, now.row.id)
+        await settle(change, await rows.lock(change.conn, now.row.id))
 
 
 async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
     """The pipeline's row. Raises Conflict when its owner is deactivated."""
     row = await rows.lock(conn, pipeline_id)
     if not row.active:
+        what, todo = "this pipeline runs", "submit it"
+        if row.retraining_run_id is not None:
+            what, todo = "this model is trained again", "create the retraining"
         raise Conflict(
-            f"user {row.username}, in whose name this pipeline runs, is deactivated: let another user "
-            "submit it"
+            f"user {row.username}, in whose name {what}, is deactivated: let another user {todo}"
         )
     return row
 

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import Quotas
-from determined.common.pipeline import Plan, check, read, some_examples
-from determined.common.pipeline.kinds import PROMOTE
+from determined.common.pipeline import Plan, Step, check, read, some_examples
+from determined.common.pipeline.kinds import COMMAND, PROMOTE
 from determined.common.wire import limits
 from determined.expconf import ConfigError, Document
 from determined_registry.database.tables import pipelines
@@ -23,11 +23,12 @@ from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
-from determined_service.pipelines import promoting, rows
+from determined_service.pipelines import promoting, repeating, rows
+from determined_service.pipelines.steps import launch_of
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
 from determined_service.state.change import Change
-from determined_service.submission import submit
+from determined_service.submission import launching, submit
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition
 
@@ -39,12 +40,15 @@ when the step begins."""
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """What a pipeline says by itself. ``known``: by step, a configuration that is known already;
-    ``examples``: complete ones in which something is not known yet."""
+    ``examples``: complete ones in which something is not known yet; ``commands``: those that are known.
+    ``again``: when it runs again."""
 
     plan: Plan
     text: str
     known: dict[str, tuple[submit.Submission, submit.Prepared]]
     examples: dict[str, dict[str, Any]]
+    commands: dict[str, tuple[launching.Launch, launching.PreparedLaunch]]
+    again: repeating.Again
 
 
 async def prepare(
@@ -75,7 +79,17 @@ async def prepare(
             if not is_open:
                 raise BadRequest(f"step {name}: {error.message}") from error
             # It may be the value that stands for one that is not known yet.
-    return Prepared(plan, orjson.dumps(plan.to_json()).decode(), known, complete)
+    commands = {}
+    for step in plan.steps:
+        if step.kind == COMMAND and not any(True for _ in step.used()):
+            launch = launch_of(step.config, None)
+            try:
+                commands[step.name] = (launch, await launching.prepare(launch, settings))
+            except BadRequest as error:
+                raise BadRequest(f"step {step.name}: {error.message}") from error
+    again = repeating.read_again(plan)
+    text = orjson.dumps(plan.to_json()).decode()
+    return Prepared(plan, text, known, complete, commands, again)
 
 
 def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
@@ -111,13 +125,25 @@ async def check_against(
                 more = await require_rights(conn, config, pool, user.user_id, settings)
             else:
                 if step.kind == PROMOTE:
-                    await promoting.check(conn, user, step.config)
+                    of = step.config.get("comparison")
+                    todo = step.config if of is None else prepared.plan.step(of).config["against"]
+                    await promoting.check(conn, user, todo)
+                if step.name in prepared.commands:
+                    remarks += await _check_command(conn, prepared, step, settings, user)
                 continue
             found = await surroundings.remarks(conn, config, pool, original=text)
             remarks += [f"step {step.name}: {one}" for one in (*found, *more)]
         except BadRequest as error:
             raise BadRequest(f"step {step.name}: {error.message}") from error
     return remarks
+
+
+async def _check_command(
+    conn: AsyncConnection, prepared: Prepared, step: Step, settings: Settings, user: Principal
+) -> list[str]:
+    launch, ready = prepared.commands[step.name]
+    planned = await launching.plan(conn, launch, ready, settings, user.user_id)
+    return [f"step {step.name}: {one}" for one in (*planned.warnings, *planned.remarks)]
 
 
 async def find(conn: AsyncConnection, owner_id: int, key: str | None) -> int | None:
@@ -163,6 +189,7 @@ async def store(
         submitted_by=submitted_by,
         plan=prepared.text,
         idempotency_key=key,
+        **await repeating.columns(conn, prepared.again, owner_id),
     )
     if is_new:
         await require_room(conn, quotas, owner_id, "model_definition_bytes")

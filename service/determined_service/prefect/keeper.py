@@ -1,4 +1,4 @@
-"""Keep the flow runs of experiments, pipelines, runs of retrainings and deletions alive.
+"""Keep the flow runs of experiments, pipelines and deletions alive.
 
 A run of an owner that is open is made, once; it is started again when its flow was interrupted, and after ten
 times in a row the owner is given up. When a user cancels it on Prefect's page, its owner is cancelled. When
@@ -248,7 +248,7 @@ class Keeper:
         # One that is never replaced needs no number.
         nth = f"-{row.runs + 1}" if owner.replaceable else ""
         flow_run_id = await self._prefect.create_run(
-            owner.deployment,
+            order.deployment or owner.deployment,
             parameters=order.parameters,
             key=f"determined-{self._settings.cluster_id}-{owner.noun}-{number}{nth}",
             name=order.name,

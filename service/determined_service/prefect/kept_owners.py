@@ -1,10 +1,10 @@
-"""The owners of kept flow runs: experiments, pipelines, runs of retrainings, deletions."""
+"""The owners of kept flow runs: experiments, pipelines, deletions."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 from uuid import UUID
 
@@ -16,10 +16,7 @@ from determined_registry.database.tables import (
     checkpoints,
     deletions,
     experiments,
-    models,
     pipelines,
-    retraining_runs,
-    retrainings,
     searches,
     tasks,
     trials,
@@ -32,7 +29,6 @@ from determined_service.deleting.erasure import erase, runs_of
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.pipelines import machine, people, rows
 from determined_service.prefect.gateway import ParentRun
-from determined_service.retraining import people as retraining_people
 from determined_service.retraining import runs
 from determined_service.state import keeping, prefect_states, states
 from determined_service.state.change import Change, changing, reader
@@ -67,12 +63,14 @@ class OwnerStanding:
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """The settings with which a run is made. ``parent``: it is a subflow."""
+    """The settings with which a run is made. ``parent``: it is a subflow. ``deployment``: another than the
+    owner's."""
 
     parameters: dict[str, Any]
     name: str
     tags: list[str]
     parent: ParentRun | None = None
+    deployment: str | None = None
 
 
 class KeptOwner(ABC):
@@ -185,25 +183,32 @@ class KeptPipeline(KeptOwner):
 
     async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
         p = pipelines.c
-        found = await conn.execute(sa.select(p.state, p.reason, p.changes).where(p.id == id))
+        columns = (p.state, p.reason, p.changes, p.retraining_run_id)
+        found = await conn.execute(sa.select(*columns).where(p.id == id))
         if (row := found.first()) is None:
             return None
         return OwnerStanding(
             row.state == machine.RUNNING,
             str(row.changes),
             _PIPELINE_ENDS.get(row.state),
-            f"pipeline {id} {row.state}: {row.reason}",
+            row.reason or ""
+            if row.retraining_run_id is not None
+            else f"pipeline {id} {row.state}: {row.reason}",
         )
 
     async def order(self, db: Database, id: int) -> RunOrder | None:
         async with reader(db).connect() as conn:
             found = await conn.execute(
-                sa.select(pipelines.c.name, users.c.username)
+                sa.select(pipelines.c.name, pipelines.c.retraining_run_id, users.c.username)
                 .join(users, users.c.id == pipelines.c.owner_id)
                 .where(pipelines.c.id == id)
             )
         if (row := found.first()) is None:
             return None
+        if row.retraining_run_id is not None:
+            name = runs.named(row.retraining_run_id, row.name)
+            order = RunOrder({"pipeline_id": id}, name, list(runs.TAGS))
+            return replace(order, deployment=prefect.RETRAINING_DEPLOYMENT)
         tags = ["determined", *prefect.pipeline_tags(id), f"owner-{row.username}"]
         return RunOrder({"pipeline_id": id}, f"{row.name} (pipeline {id})", tags)
 
@@ -219,49 +224,6 @@ class KeptPipeline(KeptOwner):
     async def show(self, change: Change, id: int) -> None:
         again = sa.update(pipelines).where(pipelines.c.id == id)
         await change.conn.execute(again.values(changes=pipelines.c.changes + 1))
-
-
-class KeptRetraining(KeptOwner):
-    column, noun, serves = keeping.RETRAINING, "retraining", serving.RETRAINING
-    deployment = prefect.RETRAINING_DEPLOYMENT
-
-    async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
-        r = retraining_runs.c
-        steps = (r.check_experiment, r.training_experiment, r.evaluation_experiment)
-        found = await conn.execute(sa.select(r.state, r.reason, *steps).where(r.id == id))
-        if (row := found.first()) is None:
-            return None
-        return OwnerStanding(
-            row.state in runs.OPEN,
-            f"{row.state} {row.check_experiment} {row.training_experiment} {row.evaluation_experiment}",
-            _RETRAINING_ENDS.get(row.state, COMPLETED),
-            f"retraining run {id} {row.state}: {row.reason}",
-        )
-
-    async def order(self, db: Database, id: int) -> RunOrder | None:
-        async with reader(db).connect() as conn:
-            found = await conn.execute(
-                sa.select(models.c.name)
-                .join(retrainings, retrainings.c.model_id == models.c.id)
-                .join(retraining_runs, retraining_runs.c.retraining_id == retrainings.c.id)
-                .where(retraining_runs.c.id == id)
-            )
-        if (model := found.scalar_one_or_none()) is None:
-            return None
-        return RunOrder({"run_id": id}, runs.named(id, model), list(runs.TAGS))
-
-    async def stop(self, db: Database, id: int, reason: str, *, failed: bool) -> None:
-        async with changing(db) as change:
-            run = await runs.lock_run(change.conn, id)
-            if run.state not in runs.OPEN:
-                return
-            if failed:
-                await runs.fail(change, run, reason)
-            else:
-                await retraining_people.cancel_run(change, run, reason)
-
-    async def show(self, change: Change, id: int) -> None:
-        runs.show(change, id)
 
 
 class KeptDeletion(KeptOwner):
@@ -328,7 +290,7 @@ class KeptDeletion(KeptOwner):
             await erase(change, experiment_id)
 
 
-OWNERS: tuple[KeptOwner, ...] = (KeptExperiment(), KeptPipeline(), KeptRetraining(), KeptDeletion())
+OWNERS: tuple[KeptOwner, ...] = (KeptExperiment(), KeptPipeline(), KeptDeletion())
 
 _EXPERIMENT_ENDS: Mapping[str, tuple[str, str]] = {
     states.COMPLETED: COMPLETED,
@@ -342,7 +304,6 @@ _PIPELINE_ENDS: Mapping[str, tuple[str, str]] = {
     # Its flow is not needed until somebody has answered.
     machine.AWAITING: COMPLETED,
 }
-_RETRAINING_ENDS: Mapping[str, tuple[str, str]] = {runs.FAILED: FAILED, runs.CANCELED: CANCELLED}
 # The pipeline whose run has the experiment's run as a subflow.
 _PIPELINE = sa.text(
     """

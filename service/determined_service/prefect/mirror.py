@@ -118,8 +118,9 @@ _ROWS = sa.text(
     LEFT JOIN experiments e ON e.id = CASE WHEN starts_with(o.entity, '{EXPERIMENT_ENTITY}')
         THEN split_part(o.entity, ':', 2)::int END
     LEFT JOIN kept_runs r ON r.experiment_id = e.id
-    LEFT JOIN kept_runs t ON t.retraining_run_id = CASE WHEN starts_with(o.entity, '{RETRAINING_ENTITY}')
+    LEFT JOIN pipelines p ON p.retraining_run_id = CASE WHEN starts_with(o.entity, '{RETRAINING_ENTITY}')
         THEN split_part(o.entity, ':', 2)::bigint END
+    LEFT JOIN kept_runs t ON t.pipeline_id = p.id
     LEFT JOIN users u ON u.id = coalesce(e.owner_id, k.owner_id)
     -- A trial's states wait until its run exists, those of other tasks until they made it.
     WHERE o.entity <> ALL(:busy) AND (
@@ -308,8 +309,6 @@ class Mirror:
                 pass  # no run, no page
             elif row.entity.startswith(EXPERIMENT_ENTITY):
                 await self._pages.show_experiment(experiment_of(row.entity), row.run_id)
-            elif row.entity.startswith(RETRAINING_ENTITY):
-                await self._pages.show_retraining(experiment_of(row.entity), row.run_id)
             else:
                 again = bool(row.attempts or row.payload.get("again"))
                 await self._pages.show_trial(task_of(row.entity), row.run_id, again=again)

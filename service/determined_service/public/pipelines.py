@@ -22,7 +22,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.pipelines import people, repeating, rows, submitting
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
-from determined_service.retraining.plans import Schedule
+from determined_service.recurring.schedules import Schedule
 from determined_service.state.change import changing, reader
 from determined_service.submission.model_definition import content_size
 from determined_service.submission.unpacking import pack_several
@@ -48,10 +48,11 @@ class NewPipeline(WithFiles):
     """A pipeline, and the files of its steps."""
 
     pipeline: dict[str, Any] = Field(
-        description="`name` and `steps`; each step has `name` and one of `experiment` (a configuration), "
-        "`approval` (a question) and `promote` (`model`, `checkpoint`, `alias`), and may have `needs` and "
-        "`when`, experiments also `with`, `for_each`, `max_concurrent`, `cached`, and `code` (a name of "
-        "`modelDefinitions`)."
+        description="`name` and `steps`, and if it runs again by itself `schedule` and `on`. Each step has "
+        "`name` and one of `experiment` (a configuration), `evaluate` (`function`, `checkpoint`, `against`, "
+        "`rule`, `like`), `command` (a configuration), `approval` (a question) and `promote` (`model`, "
+        "`checkpoint`, `alias`, or `comparison`, `approval`), and may have `needs` and `when`, experiments "
+        "also `with`, `for_each`, `max_concurrent`, `cached`; `code` is a name of `modelDefinitions`."
     )
     modelDefinitions: dict[str, list[dict[str, Any]]] = Field(
         default_factory=dict, description="By name, lists of files as in a submission."
@@ -148,7 +149,9 @@ async def approve_step(
 ) -> Response:
     """Approves the step that waits for it, or rejects it, which fails it; answers its name (`step`). 409 when
     none waits."""
-    name = await people.answer(db, pipeline_id, given.step, user.username, given.approve)
+    said = people.Answer(user.user_id, user.username, given.approve)
+    async with changing(db) as change:
+        name = await people.answer(change, pipeline_id, given.step, said)
     return JsonResponse({"step": name})
 
 
@@ -201,7 +204,7 @@ async def set_schedule(pipeline_id: Id, given: Schedule, user: Scheduler, db: Db
 
 @router.delete(f"{PIPELINE}/schedule")
 async def delete_schedule(pipeline_id: Id, user: Scheduler, db: Db) -> Response:
-    """It runs again no more; what runs goes on."""
+    """It runs again no more, neither on its schedule nor after events; what runs goes on."""
     await repeating.set_schedule(db, pipeline_id, None)
     return JsonResponse({})
 

@@ -19,12 +19,13 @@ from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, Name
 from determined_service.base.json import JsonResponse
+from determined_service.pipelines import people as of_pipelines
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.public.models import MODEL
+from determined_service.recurring.triggers import MOST_VALUES, Finite
 from determined_service.retraining import live, people, runs
 from determined_service.retraining.plans import Plan
-from determined_service.retraining.triggers import MOST_VALUES, Finite
 from determined_service.state.change import changing
 from determined_service.submission import submit
 from determined_service.views.lists import answer_list, each
@@ -179,7 +180,8 @@ async def cancel_run(model_name: str, user: Changer, db: Db) -> Response:
     """Ends the open run and kills its experiment; the champion stays."""
     async with changing(db) as change:
         model = await find_model(change.conn, model_name)
-        run_id = await people.cancel(change, model.id, user.username)
+        run_id, pipeline_id = await people.cancel(change, model.id, user.username)
+    await of_pipelines.stop(db, pipeline_id)
     return JsonResponse({"runId": run_id})
 
 
@@ -194,7 +196,8 @@ async def approve_run(model_name: str, given: RunApproval, user: Changer, db: Db
     """Approves the run that waits, which moves the alias, or rejects it."""
     async with changing(db) as change:
         model = await find_model(change.conn, model_name)
-        run_id = await people.answer(change, model.id, user.user_id, user.username, given.approve)
+        said = of_pipelines.Answer(user.user_id, user.username, given.approve)
+        run_id = await people.answer(change, model.id, said)
     return JsonResponse({"runId": run_id})
 
 

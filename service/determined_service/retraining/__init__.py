@@ -1,8 +1,7 @@
 """Models that are trained again: docs/automate/retraining.md.
 
-* :mod:`.plans`: what a user asks for, checked; :mod:`.schedules` and :mod:`.triggers`: when
-* :mod:`.events`: whether what a trigger waits for has happened; :mod:`.live`: what users report
-* :mod:`.runs`: each time, its states, its beginning and its end
-* :mod:`.steps`: what is done, one transaction for each step
+* :mod:`.plans`: what a user asks for, checked
+* :mod:`.live`: what users report
+* :mod:`.runs`: each time, which is a pipeline; :mod:`.as_pipeline`: its plan
 * :mod:`.people`: what people do: approve, reject, roll back, cancel
 """

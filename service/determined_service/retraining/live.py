@@ -9,10 +9,11 @@ import sqlalchemy as sa
 
 from determined_registry.database.tables import live_metrics, model_versions
 from determined_service.base.errors import BadRequest, NotFound
+from determined_service.recurring.triggers import MOST_VALUES
 from determined_service.retraining import runs
 from determined_service.retraining.plans import Plan
-from determined_service.retraining.triggers import MOST_VALUES
 from determined_service.state.change import Change
+from determined_service.views.models import alias_version
 
 MOST_NAMES = 50
 """How many metrics a model may have."""
@@ -33,7 +34,7 @@ async def report(
     retraining = await runs.find(conn, model_id, lock=True)
     if version is None:
         alias = Plan.model_validate(retraining.plan).alias
-        version = await runs.alias_version(conn, model_id, alias)
+        version = await alias_version(conn, model_id, alias)
     else:
         v = model_versions.c
         found = await conn.execute(

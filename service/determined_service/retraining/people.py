@@ -11,24 +11,26 @@ import sqlalchemy as sa
 from determined import expconf
 from determined_registry import models as registry
 from determined_registry.database.tables import (
-    experiments,
     model_alias_history,
+    pipelines,
     retraining_runs,
     retrainings,
 )
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
-from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import models as modelling
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.quotas import require_room
-from determined_service.retraining import events, runs
+from determined_service.pipelines import machine, of_retraining, rows, telling
+from determined_service.pipelines import people as of_pipelines
+from determined_service.recurring import events
+from determined_service.retraining import runs
 from determined_service.retraining.plans import Plan
-from determined_service.state import keeping, states
 from determined_service.state.change import Change
 from determined_service.submission import submit
 from determined_service.submission.definition_store import store_definition
+from determined_service.views.models import alias_version
 
 t = retrainings.c
 
@@ -77,7 +79,8 @@ async def put(
         "paused": False,
         "next_at": plan.next_after(now, now),
         "marks": await events.first_marks(
-            conn, plan, model_id, owner_id, {} if before is None else before.marks
+            conn,
+            runs.watch(plan, 0, model_id, owner_id, {} if before is None else before.marks),
         ),
         "created_at": now,
     }
@@ -95,7 +98,7 @@ async def put(
 
 
 async def _require_quiet(change: Change, retraining_id: int) -> None:
-    if await _newest(change, retraining_id, runs.r.state.in_(runs.OPEN)) is not None:
+    if await _newest(change, retraining_id, runs.r.state.in_(of_retraining.OPEN)) is not None:
         raise Conflict(
             "a run of this retraining is open: wait for its end, or end it (`det retrain cancel`)"
         )
@@ -113,64 +116,46 @@ async def pause(change: Change, model_id: int, paused: bool) -> None:
         now = datetime.datetime.now(datetime.UTC)
         plan = Plan.model_validate(row.plan)
         values["next_at"] = plan.next_after(now, row.created_at, stored=True)
-        values["marks"] = await events.first_marks(change.conn, plan, model_id, row.owner_id, {})
+        values["marks"] = await events.first_marks(
+            change.conn, runs.watch(plan, row.id, model_id, row.owner_id, {})
+        )
     await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
     change.notify(topics.RETRAININGS)
 
 
-async def answer(change: Change, model_id: int, user_id: int, username: str, yes: bool) -> int:
+async def answer(change: Change, model_id: int, given: of_pipelines.Answer) -> int:
     """A person approves the run that waits, or rejects it; the run's id.
 
     Raises Conflict when none waits, or the alias was moved since the challenger was compared.
     """
-    # The model's row, the retraining's, its runs': everybody locks them in this order.
-    await modelling.apply(change.conn, registry.find_model, model_id, lock=True)
-    retraining = await runs.find(change.conn, model_id, lock=True)
-    run = await _newest(change, retraining.id, runs.r.state == runs.WAITING)
+    retraining = await runs.find(change.conn, model_id)
+    run = await _current(change, retraining.id, of_retraining.WAITING)
     if run is None:
         raise Conflict("no run of this retraining waits for an approval (`det retrain history`)")
-    if not yes:
-        reason = f"{run.reason}; rejected by {username}"
-        await runs.end(change, run.id, runs.REJECTED, reason)
-        return int(run.id)
-    alias = Plan.model_validate(retraining.plan).alias
-    standing = await modelling.apply(
-        change.conn, registry.set_alias, model_id, alias, run.version, user_id
-    )
-    if standing != run.champion_version:
-        raise Conflict(
-            f"{alias} stands for version {standing} now, but run {run.id} was compared with version "
-            f"{run.champion_version}: nothing is changed; run the retraining again, or reject this run"
-        )
-    reason = f"{run.reason}; approved by {username}"
-    await runs.end(change, run.id, runs.PROMOTED, reason)
+    await of_pipelines.answer(change, run.pipeline_id, None, given)
     return int(run.id)
 
 
-async def cancel(change: Change, model_id: int, username: str) -> int:
-    """Ends the open run, and kills its experiment; the run's id. Raises Conflict when none is open."""
+async def cancel(change: Change, model_id: int, username: str) -> tuple[int, int]:
+    """Ends the open run; its id and its pipeline's, whose experiment is then to be stopped
+    (:func:`~determined_service.pipelines.people.stop`). Raises Conflict when none is open."""
     retraining = await runs.find(change.conn, model_id, lock=True)
-    run = await _newest(change, retraining.id, runs.r.state.in_(runs.OPEN))
-    if run is None:
+    run = await _current(change, retraining.id, *of_retraining.OPEN)
+    row = None if run is None else await rows.lock(change.conn, run.pipeline_id)
+    if run is None or row is None or row.state != machine.RUNNING:
         raise Conflict("no run of this retraining is open (`det retrain history`)")
-    await cancel_run(change, run, f"canceled by {username}")
-    return int(run.id)
+    await of_pipelines.cancel_locked(change, row, f"canceled by {username}")
+    return run.id, row.id
 
 
-async def cancel_run(change: Change, run: sa.Row[Any], reason: str) -> None:
-    """Ends the locked run, and kills its experiment."""
-    await runs.end(change, run.id, runs.CANCELED, reason, failed_step=run.state)
-    for experiment_id in (
-        run.check_experiment,
-        run.training_experiment,
-        run.evaluation_experiment,
-    ):
-        state = await change.conn.execute(
-            sa.select(experiments.c.state).where(experiments.c.id == experiment_id)
-        )
-        if state.scalar_one_or_none() in states.RUNNABLE:
-            await experimenting.kill(change, experiment_id)
-            return  # at most one of them runs
+async def _current(change: Change, retraining_id: int, *states: str) -> sa.Row[Any] | None:
+    """The run that is in one of the states, and its pipeline, which the caller locks."""
+    found = await change.conn.execute(
+        sa.select(runs.r.id, runs.p.id.label("pipeline_id"))
+        .join(pipelines, runs.p.retraining_run_id == runs.r.id)
+        .where(runs.r.retraining_id == retraining_id, runs.r.state.in_(states))
+    )
+    return found.first()
 
 
 async def _newest(
@@ -197,22 +182,17 @@ async def roll_back(
     await modelling.apply(change.conn, registry.find_model, model_id, lock=True)
     retraining = await runs.find(change.conn, model_id, lock=True)
     alias = Plan.model_validate(retraining.plan).alias
-    standing = await runs.alias_version(change.conn, model_id, alias)
+    standing = await alias_version(change.conn, model_id, alias)
     if standing is None:
         raise NotFound(f"{alias} stands for no version, so there is nothing to roll back")
     if to is None:
         to = await _before(change, model_id, alias, standing)
     await modelling.apply(change.conn, registry.set_alias, model_id, alias, to, user_id)
-    newest = await _newest(
-        change, retraining.id, sa.exists().where(runs.r.id == keeping.RETRAINING)
-    )
-    if newest is not None:
-        runs.show(change, newest.id)
     reason = f"{username} rolled {alias} back from version {standing} to version {to}"
     await change.conn.execute(
         sa.insert(retraining_runs).values(
             retraining_id=retraining.id,
-            state=runs.ROLLED_BACK,
+            state=of_retraining.ROLLED_BACK,
             cause=username,
             champion_version=standing,
             version=to,
@@ -221,6 +201,15 @@ async def roll_back(
         )
     )
     change.notify(topics.RETRAININGS)
+    newest = await change.conn.execute(
+        sa.select(runs.p.id)
+        .join(retraining_runs, runs.r.id == runs.p.retraining_run_id)
+        .where(runs.r.retraining_id == retraining.id)
+        .order_by(runs.r.id.desc())
+        .limit(1)
+    )
+    if (pipeline_id := newest.scalar_one_or_none()) is not None:
+        await telling.touch(change, pipeline_id)  # its page shows the history
     return standing, to
 
 
@@ -244,4 +233,8 @@ async def delete(change: Change, model_id: int) -> None:
     """The model is not trained again any more, and its history goes. Raises Conflict while a run is open."""
     retraining = await runs.find(change.conn, model_id, lock=True)
     await _require_quiet(change, retraining.id)
+    # Before the runs, as who approves does.
+    mine = sa.select(runs.r.id).where(runs.r.retraining_id == retraining.id)
+    theirs = sa.select(runs.p.id).where(runs.p.retraining_run_id.in_(mine)).with_for_update()
+    await change.conn.execute(theirs)
     await change.conn.execute(sa.delete(retrainings).where(t.id == retraining.id))

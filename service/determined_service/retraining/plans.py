@@ -9,24 +9,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from determined.common.promotion import Rule, RuleError
-from determined_service.base.bounds import Text
 from determined_service.base.errors import BadRequest
-from determined_service.retraining.schedules import CHARS, next_after
-from determined_service.retraining.triggers import MOST, Alias, Trigger
+from determined_service.recurring.schedules import Line, Schedule, next_after
+from determined_service.recurring.triggers import MOST, Alias, Trigger
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-Line = Annotated[Text, Field(max_length=CHARS)]
-
-
-class Schedule(BaseModel):
-    """One of ``cron``, ``interval_s`` (seconds) and ``rrule``."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    cron: Line | None = None
-    interval_s: float | None = None
-    rrule: Line | None = None
-    timezone: Line | None = None
 
 
 class Plan(BaseModel):

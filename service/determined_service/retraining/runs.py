@@ -1,31 +1,35 @@
-"""The runs of retrainings: their states, how one begins and how it ends."""
+"""The runs of retrainings: how one begins, as a pipeline."""
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import model_aliases, models, retraining_runs, retrainings
+from determined_registry.database.tables import (
+    experiments,
+    models,
+    pipelines,
+    retraining_runs,
+    retrainings,
+)
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
+from determined_service.pipelines import machine, people, rows
+from determined_service.pipelines.of_retraining import CHECKING, OPEN, TRAINING
+from determined_service.recurring.events import Watch
+from determined_service.retraining.as_pipeline import plan_of
 from determined_service.retraining.plans import Plan
-from determined_service.state import keeping, prefect_states
+from determined_service.state import prefect_states
 from determined_service.state.change import Change
-
-# A run is in one of these steps …
-CHECKING, TRAINING, EVALUATING, PROMOTING = "CHECKING", "TRAINING", "EVALUATING", "PROMOTING"
-OPEN = (CHECKING, TRAINING, EVALUATING, PROMOTING)
-# … or waits for a person …
-WAITING = "WAITING_FOR_APPROVAL"
-# … or has ended.
-PROMOTED, KEPT, SKIPPED, REJECTED = "PROMOTED", "KEPT", "SKIPPED", "REJECTED"
-FAILED, CANCELED, ROLLED_BACK = "FAILED", "CANCELED", "ROLLED_BACK"
 
 r = retraining_runs.c
 t = retrainings.c
+p = pipelines.c
 
 
 async def find(conn: AsyncConnection, model_id: int, *, lock: bool = False) -> sa.Row[Any]:
@@ -39,28 +43,21 @@ async def find(conn: AsyncConnection, model_id: int, *, lock: bool = False) -> s
     return row
 
 
-async def lock_run(conn: AsyncConnection, run_id: int) -> sa.Row[Any]:
-    """The run, locked, with its retraining's plan, model and owner. Raises NotFound."""
-    # What is joined is read by a second statement: the first would read it as it was before the wait.
-    await conn.execute(sa.select(r.id).where(r.id == run_id).with_for_update())
-    found = await conn.execute(
-        sa.select(
-            retraining_runs,
-            t.model_id,
-            t.owner_id,
-            t.plan,
-            t.config,
-            t.model_def_hash,
-            models.c.name.label("model"),
-        )
-        .join(retrainings, t.id == r.retraining_id)
-        .join(models, models.c.id == t.model_id)
-        .where(r.id == run_id)
+def watch_of(row: sa.Row[Any]) -> Watch:
+    """The events that the retraining waits for."""
+    plan = Plan.model_validate(row.plan)
+    return watch(plan, row.id, row.model_id, row.owner_id, row.marks)
+
+
+def watch(
+    plan: Plan, retraining_id: int, model_id: int, owner_id: int, marks: Mapping[str, Any]
+) -> Watch:
+    """As :func:`watch_of`, of a retraining whose row is still to be written."""
+    own = sa.exists().where(
+        r.retraining_id == retraining_id,
+        experiments.c.id.in_((r.check_experiment, r.training_experiment, r.evaluation_experiment)),
     )
-    row = found.first()
-    if row is None:
-        raise NotFound(f"retraining run {run_id} does not exist")
-    return row
+    return Watch(plan.on, owner_id, own, marks, retraining_id, model_id, plan.alias)
 
 
 async def begin(
@@ -92,18 +89,7 @@ async def begin(
             f"run {other.id} of this retraining is {other.state}: two never run at the same time; wait "
             "for it, or end it with `det retrain cancel`"
         )
-    replaced = await conn.execute(
-        sa.update(retraining_runs)
-        .where(r.retraining_id == retraining.id, r.state == WAITING)
-        .values(
-            state=KEPT,
-            ended_at=sa.func.clock_timestamp(),
-            reason=r.reason + "; a later run began before anybody approved",
-        )
-        .returning(r.id)
-    )
-    for run_id in replaced.scalars():
-        show(change, run_id)
+    await _replace_waiting(change, retraining.id)
     plan = Plan.model_validate(retraining.plan)
     made = await conn.execute(
         sa.insert(retraining_runs)
@@ -119,18 +105,39 @@ async def begin(
     )
     change.notify(topics.RETRAININGS)
     run_id = int(made.scalar_one())
-    if flow_run_id is None:
-        await keeping.want(change, keeping.RETRAINING, run_id)
-    else:
-        await keeping.taken(conn, keeping.RETRAINING, run_id, flow_run_id)
+    name = sa.select(models.c.name).where(models.c.id == retraining.model_id)
+    model = (await conn.execute(name)).scalar_one()
+    whole = await plan_of(conn, retraining, model, run_id, forced=forced)
+    await rows.insert(
+        change,
+        [None if step.code is None else retraining.model_def_hash for step in whole.steps],
+        flow_run_id,
+        name=model,
+        owner_id=retraining.owner_id,
+        plan=orjson.dumps(whole.to_json()).decode(),
+        retraining_run_id=run_id,
+    )
     return run_id
 
 
-async def update(change: Change, run_id: int, **values: Any) -> None:
-    """Writes what a step has found out."""
-    await change.conn.execute(sa.update(retraining_runs).where(r.id == run_id).values(values))
-    change.notify(topics.RETRAININGS)
-    show(change, run_id)
+async def _replace_waiting(change: Change, retraining_id: int) -> None:
+    """Ends the run that waits for an approval: nobody shall approve what is older than what runs."""
+    found = await change.conn.execute(
+        sa.select(p.id)
+        .join(retraining_runs, r.id == p.retraining_run_id)
+        .where(r.retraining_id == retraining_id, p.state == machine.AWAITING)
+    )
+    for pipeline_id in found.scalars().all():
+        row = await rows.lock(change.conn, pipeline_id)
+        if row.state == machine.AWAITING:
+            reason = "a later run began before anybody approved"
+            await people.cancel_locked(change, row, reason)
+
+
+async def pipeline_of(conn: AsyncConnection, run_id: int) -> int:
+    """The pipeline that the run is."""
+    found = await conn.execute(sa.select(p.id).where(p.retraining_run_id == run_id))
+    return int(found.scalar_one())
 
 
 TAGS = ("determined", "retraining")
@@ -147,32 +154,3 @@ def name(change: Change, run_id: int, model: str) -> None:
     entity = prefect_states.retraining_entity(run_id)
     name = named(run_id, model)
     change.tell_prefect(entity, prefect_states.NAME_RUN, name=name, tags=list(TAGS))
-
-
-def show(change: Change, run_id: int) -> None:
-    """Has the page of the run in Prefect written."""
-    prefect_states.show_page(change, prefect_states.retraining_entity(run_id))
-
-
-async def end(change: Change, run_id: int, state: str, reason: str, **values: Any) -> None:
-    """The run has ended. ``reason``: one sentence for people."""
-    await update(
-        change, run_id, state=state, reason=reason, ended_at=sa.func.clock_timestamp(), **values
-    )
-    await keeping.ended(change, keeping.RETRAINING, run_id)
-
-
-async def fail(change: Change, run: sa.Row[Any], reason: str) -> None:
-    """A step of the locked run has failed: the champion stays."""
-    await end(change, run.id, FAILED, reason, failed_step=run.state)
-
-
-async def alias_version(conn: AsyncConnection, model_id: int, alias: str) -> int | None:
-    """The version that the alias stands for now."""
-    found = await conn.execute(
-        sa.select(model_aliases.c.version).where(
-            model_aliases.c.model_id == model_id, model_aliases.c.alias == alias
-        )
-    )
-    version: int | None = found.scalar_one_or_none()
-    return version

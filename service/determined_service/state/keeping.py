@@ -1,9 +1,9 @@
 """Flow runs that are kept alive: the records of their owners and of the flows.
 
-An owner is an experiment, a pipeline, a run of a retraining or a deletion, named by its column of `kept_runs`
-and its id. Code that begins, resumes or ends one calls this module in the same transaction. The leader's
-keeper (:mod:`determined_service.prefect.keeper`) makes the run, starts it again when it is interrupted, and
-gives it its end.
+An owner is an experiment, a pipeline or a deletion, named by its column of `kept_runs` and its id. Code that
+begins, resumes or ends one calls this module in the same transaction. The leader's keeper
+(:mod:`determined_service.prefect.keeper`) makes the run, starts it again when it is interrupted, and gives it
+its end.
 """
 
 from __future__ import annotations
@@ -22,12 +22,7 @@ from determined_service.base import topics
 from determined_service.state.change import Change
 
 r = kept_runs.c
-EXPERIMENT, PIPELINE, RETRAINING, DELETION = (
-    r.experiment_id,
-    r.pipeline_id,
-    r.retraining_run_id,
-    r.deletion_id,
-)
+EXPERIMENT, PIPELINE, DELETION = r.experiment_id, r.pipeline_id, r.deletion_id
 Owner = sa.Column[Any]
 """One of these columns."""
 

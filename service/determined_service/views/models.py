@@ -257,3 +257,14 @@ def select_uses(model_id: int, version: int, kind: str | None, group: str | None
         .order_by(metrics.c.id)
     )
     return statement.where(metrics.c.group_name == group) if group else statement
+
+
+async def alias_version(conn: AsyncConnection, model_id: int, alias: str) -> int | None:
+    """The version that the alias stands for now."""
+    found = await conn.execute(
+        sa.select(model_aliases.c.version).where(
+            model_aliases.c.model_id == model_id, model_aliases.c.alias == alias
+        )
+    )
+    version: int | None = found.scalar_one_or_none()
+    return version

@@ -24,11 +24,11 @@ s = pipeline_steps.c
 x = pipeline_experiments.c
 
 
-WEIGHT = weight(p.name, p.reason)
+WEIGHT = weight(p.name, p.reason, p.cause, p.events)
 
 
 def select_pipelines() -> sa.Select[Any]:
-    """Every column that :func:`pipeline_json` reads."""
+    """Every column that :func:`pipeline_json` reads. Runs of retrainings are not among them."""
     of = sa.select(sa.func.count()).where(s.pipeline_id == p.id)
     return (
         sa.select(
@@ -40,6 +40,7 @@ def select_pipelines() -> sa.Select[Any]:
         )
         .join(users, users.c.id == p.owner_id)
         .outerjoin(kept_runs, kept_runs.c.pipeline_id == p.id)
+        .where(p.retraining_run_id.is_(None))
     )
 
 
@@ -56,7 +57,9 @@ def pipeline_json(row: sa.Row[Any]) -> dict[str, Any]:
         "completedSteps": row.completed,
         "flowRunId": row.flow_run_id and str(row.flow_run_id),
         "againOf": row.again_of,
+        "cause": row.cause,
         "schedule": row.schedule,
+        "events": row.events or [],
         "nextTime": moment(row.next_at),
         "startTime": moment(row.started_at),
         "endTime": moment(row.ended_at),
@@ -92,7 +95,9 @@ async def find_pipeline(
     found = []
     for step, asked in zip(steps, plan.steps, strict=True):
         items = step.items if sees_all or asked.items_are_public else None
-        mine = tries.get(step.step, []) if asked.is_experiment else []
+        mine = tries.get(step.step, [])
+        if not asked.is_experiment:  # the others have an experiment or a task, or none
+            mine = [one for one in mine if one.experiment_id or one.task_id]
         last = {one.item: one.attempt for one in mine}
         experiments = [_experiment(one, items) for one in mine if last[one.item] == one.attempt]
         earlier = [_experiment(one, items) for one in mine if last[one.item] != one.attempt]
@@ -118,6 +123,7 @@ def _experiment(row: sa.Row[Any], items: list[Any] | None) -> dict[str, Any]:
     result = row.result
     return {
         "id": row.experiment_id,
+        "taskId": row.task_id,
         "index": row.item,
         "item": None if items is None else items[row.item],
         "attempt": row.attempt,

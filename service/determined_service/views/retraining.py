@@ -10,6 +10,7 @@ from determined_registry.database.tables import (
     kept_runs,
     live_metrics,
     models,
+    pipelines,
     retraining_runs,
     retrainings,
     users,
@@ -68,8 +69,14 @@ def retraining_json(row: sa.Row[Any]) -> dict[str, Any]:
 
 def select_runs() -> sa.Select[Any]:
     """Every column that :func:`run_json` reads."""
-    return sa.select(retraining_runs, kept_runs.c.flow_run_id).outerjoin(
-        kept_runs, kept_runs.c.retraining_run_id == r.id
+    flow_run_id = sa.func.coalesce(kept_runs.c.flow_run_id, r.flow_run_id)
+    return (
+        sa.select(
+            *(column for column in r if column.name != "flow_run_id"),
+            flow_run_id.label("flow_run_id"),
+        )
+        .outerjoin(pipelines, pipelines.c.retraining_run_id == r.id)
+        .outerjoin(kept_runs, kept_runs.c.pipeline_id == pipelines.c.id)
     )
 
 

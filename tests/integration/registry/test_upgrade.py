@@ -266,7 +266,7 @@ def test_every_flow_run_is_kept(previous: str) -> None:
 
     before = found()
     experiments, seen, pipelines, retrainings, deletions, tasks, _ = before
-    migrate.upgrade(previous)
+    migrate.upgrade(previous, "0035")
     kept = [dict(row._mapping) for row in rows(previous, "SELECT * FROM kept_runs")]
 
     def of(column: str) -> dict[int, dict[str, Any]]:
@@ -306,6 +306,56 @@ def test_every_flow_run_is_kept(previous: str) -> None:
     # And back.
     downgraded(previous, "0034")
     assert found() == before
+    migrate.upgrade(previous)
+
+
+OPEN_RUNS = """
+    INSERT INTO models (name, owner_id) SELECT 'm' || n, 1 FROM generate_series(1, 3) n;
+    INSERT INTO retrainings (model_id, owner_id, plan, config) SELECT id, 1, '{}', '{}' FROM models;
+    INSERT INTO retraining_runs (retraining_id, state, cause, training_experiment)
+        SELECT min(id), 'TRAINING', 'schedule', 7 FROM retrainings;
+    INSERT INTO retraining_runs (retraining_id, state, cause)
+        SELECT max(id), 'PROMOTING', 'schedule' FROM retrainings;
+    INSERT INTO retraining_runs (retraining_id, state, cause, reason)
+        SELECT max(id), 'WAITING_FOR_APPROVAL', 'me', 'better' FROM retrainings;
+    INSERT INTO retraining_runs (retraining_id, state, cause, reason, ended_at)
+        SELECT max(id), 'PROMOTED', 'me', 'better', now() FROM retrainings;
+    INSERT INTO kept_runs (retraining_run_id, flow_run_id)
+        SELECT id, gen_random_uuid() FROM retraining_runs
+"""
+
+
+def test_runs_of_retrainings_that_are_open_end_with_words(previous: str) -> None:
+    migrate.upgrade(previous, "0040")
+    execute(previous, OPEN_RUNS, "")
+    of_runs = "SELECT retraining_run_id, flow_run_id FROM kept_runs WHERE retraining_run_id > 0"
+    kept = {row.retraining_run_id: row.flow_run_id for row in rows(previous, of_runs)}
+    migrate.upgrade(previous)
+    found = rows(previous, "SELECT * FROM retraining_runs ORDER BY id")
+    assert [(row.state, row.failed_step, row.reason) for row in found] == [
+        (
+            "FAILED",
+            "TRAINING",
+            "the cluster was upgraded while this run was open, and the champion stays; experiment 7 goes on "
+            "by itself: run it again (`det retrain run`)",
+        ),
+        (
+            "FAILED",
+            "PROMOTING",
+            "the cluster was upgraded while this run was open, and the champion stays: run it again "
+            "(`det retrain run`)",
+        ),
+        (
+            "KEPT",
+            None,
+            "better; the cluster was upgraded before anybody approved: run it again (`det retrain run`)",
+        ),
+        ("PROMOTED", None, "better"),
+    ]
+    assert all(row.ended_at is not None for row in found)
+    # The history still leads to their runs in Prefect, which nobody keeps alive any more.
+    assert {row.id: row.flow_run_id for row in found} == kept
+    downgraded(previous, "0040")
     migrate.upgrade(previous)
 
 

@@ -22,9 +22,6 @@ from determined_registry.database.tables import (
     deletions,
     experiments,
     model_definitions,
-    models,
-    retraining_runs,
-    retrainings,
 )
 from determined_service.access.rules import Action
 from determined_service.deleting.deletions import collect_garbage
@@ -57,7 +54,6 @@ RUNS = {
     "run of a trial": serving.TRIAL,
     "run of an experiment": serving.EXPERIMENT,
     "run of a pipeline": serving.PIPELINE,
-    "run of a retraining": serving.RETRAINING,
     "run of a deletion": serving.DELETION,
     "run that submits an experiment": serving.NEW_EXPERIMENT,
     "run that begins a retraining": serving.NEW_RETRAINING,
@@ -71,7 +67,6 @@ class Own:
 
     mine: Mine
     hash: str
-    retraining_run: int
     deletion: int
     deletion_task: str
     flow_run: str
@@ -81,7 +76,6 @@ class Own:
         leg = self.mine.leg
         return self.mine.path | {
             "hash": self.hash,
-            "run_id": self.retraining_run,
             "deletion_id": self.deletion,
             "node": 0,
             "number": 0,
@@ -96,7 +90,6 @@ class Own:
             serving.TRIAL: leg.trial_id,
             serving.EXPERIMENT: leg.experiment_id,
             serving.PIPELINE: leg.experiment_id,
-            serving.RETRAINING: self.retraining_run,
             serving.DELETION: self.deletion,
             serving.NEW_EXPERIMENT: self.flow_run,
             serving.NEW_RETRAINING: self.flow_run,
@@ -115,22 +108,10 @@ async def own_in(world: World) -> Own:
         await conn.execute(sa.insert(model_definitions).values(definition))
         of = experiments.c.id == leg.experiment_id
         await conn.execute(sa.update(experiments).where(of).values(model_def_hash=hash_))
-        retraining = (
-            sa.select(retrainings.c.id)
-            .join(models, models.c.id == retrainings.c.model_id)
-            .where(models.c.name == mine.model)
-        )
-        run = {"retraining_id": (await conn.execute(retraining)).scalar_one()}
-        made = await conn.execute(
-            sa.insert(retraining_runs)
-            .values(run | {"state": "WAITING_FOR_APPROVAL", "cause": "a test"})
-            .returning(retraining_runs.c.id)
-        )
-        run_id = made.scalar_one()
     async with changing(world.db) as change:
         deletion = await collect_garbage(change, leg.experiment_id)
     (row,) = await world.rows(sa.select(deletions.c.task_id).where(deletions.c.id == deletion))
-    return Own(mine, hash_, run_id, deletion, row.task_id, str(uuid.uuid4()))
+    return Own(mine, hash_, deletion, row.task_id, str(uuid.uuid4()))
 
 
 def lines_of(own: Own, kind: str) -> dict[str, Any]:

@@ -23,8 +23,11 @@ from determined_registry.database.tables import (
     experiments,
     kept_runs,
     metrics,
+    model_alias_history,
     model_definitions,
+    models,
     pipelines,
+    tasks,
     trials,
 )
 from determined_service.loops.due_pipelines import DuePipelines
@@ -60,8 +63,15 @@ class Pipelines:
     def __init__(self, world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> None:
         self.world, self.user, self.agent = world, user, agent
 
-    async def submit(self, *steps: dict[str, Any], code: Any = CODE, **more: Any) -> int:
-        body = {"pipeline": {"name": "p", "steps": steps}, "modelDefinitions": {"0": code}}
+    async def submit(
+        self,
+        *steps: dict[str, Any],
+        code: Any = CODE,
+        again: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> int:
+        plan = {"name": "p", "steps": steps, **(again or {})}
+        body = {"pipeline": plan, "modelDefinitions": {"0": code}}
         return int(
             ok(await self.user.post("/api/v1/pipelines", json={**body, **more}))["pipelineId"]
         )
@@ -300,6 +310,229 @@ async def test_a_person_approves_and_the_model_is_promoted_once(
     assert listed[1]["metadata"] == {"pipeline": {"id": one, "step": "promote"}}
 
 
+def compared(alias: str = "champion", **more: Any) -> dict[str, Any]:
+    given = {
+        "function": "code:evaluate",
+        "checkpoint": "${steps.a.best.checkpoint}",
+        "against": {"model": "digits", "alias": alias},
+        "rule": {"metric": "accuracy", "confidence": 0.9},
+    }
+    return {"name": "score", "evaluate": given, "code": "0", **more}
+
+
+COMPARED = {"name": "publish", "promote": {"comparison": "score"}}
+
+
+async def evaluated(pipes: Pipelines, pipeline_id: int, low: float | None, last: int = 0) -> int:
+    """The evaluation, which is not experiment ``last``, has completed; ``low`` None: without a champion."""
+    (experiment_id,) = await pipes.experiments(pipeline_id, "score")
+    assert experiment_id not in (None, last)
+    scores = {"challenger": 0.9, "champion": 0.8, "examples": 100, "gain_low": low}
+    if low is None:
+        scores["champion"] = None
+    comparison = {"had_champion": low is not None, "metrics": {"accuracy": scores}}
+    async with pipes.world.db.tx() as conn:
+        of = sa.select(trials.c.id).where(trials.c.experiment_id == experiment_id)
+        await conn.execute(
+            sa.insert(metrics).values(
+                trial_id=(await conn.execute(of)).scalar_one(),
+                run_id=1,
+                group_name="evaluation",
+                steps_completed=1,
+                end_time=sa.func.now(),
+                metrics={"comparison": comparison},
+            )
+        )
+    await pipes.end(experiment_id, "COMPLETED")
+    return experiment_id
+
+
+async def trained(pipes: Pipelines, *steps: dict[str, Any]) -> tuple[int, str]:
+    """A pipeline whose first step has completed and whose evaluation runs, and the checkpoint."""
+    one = await pipes.submit(step("a"), compared(), *steps)
+    await pipes.advance(one)
+    checkpoint = await pipes.complete((await pipes.experiments(one, "a"))[0], 0.75)
+    assert (await pipes.advance(one))["score"] == "RUNNING"
+    return one, checkpoint
+
+
+async def champion(pipes: Pipelines) -> int | None:
+    model = ok(await pipes.user.get("/api/v1/models/digits"))["model"]
+    found: int | None = model["aliases"].get("champion")
+    return found
+
+
+async def test_a_model_is_promoted_only_if_it_is_better_than_the_champion(pipes: Pipelines) -> None:
+    told = "${steps.publish.best.metrics.promoted}"
+    after = step("after", when=told)
+    for low, is_promoted, standing in ((None, True, 1), (-0.1, False, 1), (0.05, True, 3)):
+        one, checkpoint = await trained(pipes, COMPARED, after)
+        (score,) = await pipes.experiments(one, "score")
+        hparams = (await pipes.row(score)).config["hyperparameters"]
+        assert hparams["checkpoints"]["challenger"] == checkpoint
+        assert ("champion" in hparams["checkpoints"]) == (low is not None)
+        # It runs where the training ran, with its code.
+        assert (await pipes.row(score)).config["entrypoint"] == "python3 -m determined.evaluation"
+        assert (await pipes.row(score)).model_def_hash is not None
+        await evaluated(pipes, one, low)
+        now = await pipes.advance(one)
+        assert now["publish"] == "COMPLETED"
+        assert now["after"] == ("RUNNING" if is_promoted else "SKIPPED")
+        assert await champion(pipes) == standing
+        if not is_promoted:
+            found = await pipes.get(one)
+            assert "not above the least gain 0" in found["steps"][2]["reason"]
+            assert found["state"] == "COMPLETED"
+    # What was not promoted is a version, too, and says why.
+    version = ok(await pipes.user.get("/api/v1/models/digits/versions/2"))["modelVersion"]
+    noted = version["metadata"]["pipeline"]
+    assert (noted["promoted"], noted["champion"], noted["step"]) == (False, 1, "publish")
+    assert noted["scores"]["accuracy"]["gain_low"] == -0.1
+
+
+async def test_an_alias_that_was_moved_since_is_compared_with_again(pipes: Pipelines) -> None:
+    for low in (None, 0.1):
+        one, _ = await trained(pipes, COMPARED)
+        await evaluated(pipes, one, low)
+        await pipes.advance(one)
+
+    async def move(version: int) -> None:
+        path = "/api/v1/models/digits/aliases/champion"
+        ok(await pipes.user.put(path, json={"version": version}))
+
+    one, _ = await trained(pipes, COMPARED)
+    await move(1)
+    last = await evaluated(pipes, one, 0.1)
+    assert await pipes.advance(one) == {"a": "COMPLETED", "score": "RUNNING", "publish": "WAITING"}
+    assert "moved by somebody" in (await pipes.get(one))["steps"][1]["reason"]
+    await evaluated(pipes, one, 0.1, last)
+    assert (await pipes.advance(one))["publish"] == "COMPLETED"
+    assert await champion(pipes) == 3
+    # Who moves it again and again is left alone.
+    one, _ = await trained(pipes, COMPARED)
+    last = 0
+    for version in (1, 2, 1):
+        await move(version)
+        last = await evaluated(pipes, one, 0.1, last)
+        await pipes.advance(one)
+    found = await pipes.get(one)
+    assert (found["state"], await champion(pipes)) == ("FAILED", 1)
+    assert "during each of 3 evaluations" in found["steps"][2]["reason"]
+
+
+async def test_a_person_approves_what_is_better_unless_the_alias_has_moved(
+    pipes: Pipelines,
+) -> None:
+    one, _ = await trained(pipes, COMPARED)
+    await evaluated(pipes, one, None)
+    await pipes.advance(one)
+    asking = {"name": "publish", "promote": {"comparison": "score", "approval": True}}
+    one, _ = await trained(pipes, asking)
+    await evaluated(pipes, one, 0.1)
+    await pipes.advance(one)
+    now = await pipes.get(one)
+    assert (now["state"], await champion(pipes)) == ("WAITING_FOR_APPROVAL", 1)
+    assert f"det pipeline approve {one} --step publish" in now["steps"][2]["reason"]
+
+    async def answer(yes: bool) -> httpx.Response:
+        path = f"/api/v1/pipelines/{one}/approve"
+        return await pipes.user.post(path, json={"approve": yes})
+
+    ok(await pipes.user.delete("/api/v1/models/digits/aliases/champion"))
+    refused = await answer(True)
+    assert (refused.status_code, "was compared with version 1" in refused.text) == (409, True)
+    path = "/api/v1/models/digits/aliases/champion"
+    ok(await pipes.user.put(path, json={"version": 1}))
+    # Of four who answer at once one has the word, and the alias stands in that transaction.
+    answers = await asyncio.gather(*(answer(True) for _ in range(4)))
+    assert sorted(one.status_code for one in answers) == [200, 409, 409, 409]
+    assert await champion(pipes) == 2
+    await pipes.advance(one)
+    now = await pipes.get(one)
+    assert (now["state"], now["steps"][2]["reason"].endswith("; approved by determined")) == (
+        "COMPLETED",
+        True,
+    )
+    moves = ok(await pipes.user.get("/api/v1/models/digits/alias-history"))["moves"]
+    assert [one["toVersion"] for one in moves] == [1, None, 1, 2]
+    # Rejected: the pipeline has ended well all the same, at once.
+    one, _ = await trained(
+        pipes, asking, step("after", when="${steps.publish.best.metrics.promoted}")
+    )
+    await evaluated(pipes, one, 0.1)
+    await pipes.advance(one)
+    ok(await answer(False))
+    now = await pipes.get(one)
+    assert (now["state"], now["steps"][3]["state"]) == ("COMPLETED", "SKIPPED")
+    assert (
+        now["steps"][2]["reason"].endswith("; rejected by determined"),
+        await champion(pipes),
+    ) == (
+        True,
+        2,
+    )
+
+
+async def test_a_checkpoint_is_scored_without_a_champion(pipes: Pipelines) -> None:
+    one, _ = await trained(pipes, COMPARED)
+    await evaluated(pipes, one, None)
+    await pipes.advance(one)
+    for wrong, words in (
+        ({"model": "digits", "version": 10**12}, f"model 'digits' has no version {10**12}"),
+        ({"model": "digits", "version": "best"}, "model 'digits' has no version best"),
+        ({"model": "nothing", "version": 1}, "model 'nothing' does not exist"),
+        ("1234", "evaluate: checkpoint '1234' is not a UUID"),
+    ):
+        asked = {"function": "code:evaluate", "checkpoint": wrong, "like": "a"}
+        one = await pipes.submit(step("a"), {"name": "score", "evaluate": asked, "code": "0"})
+        await pipes.advance(one)
+        await pipes.complete((await pipes.experiments(one, "a"))[0], 0.75)
+        assert (await pipes.advance(one))["score"] == "FAILED"
+        assert (await pipes.get(one))["steps"][1]["reason"].endswith(words)
+    version = {"model": "digits", "version": "champion"}
+    given = {"function": "code:evaluate", "checkpoint": version, "like": "b"}
+    one = await pipes.submit(
+        step("b", when="${steps.score.best.metrics.accuracy} > 0.8", needs=["first"]),
+        step("first"),
+        {"name": "score", "evaluate": {**given, "like": "first"}, "code": "0"},
+    )
+    await pipes.advance(one)
+    await pipes.complete((await pipes.experiments(one, "first"))[0], 0.5)
+    await pipes.advance(one)
+    await evaluated(pipes, one, None)
+    assert (await pipes.advance(one))["b"] == "RUNNING"
+
+
+async def test_a_command_fails_its_step_unless_it_exits_with_0(pipes: Pipelines) -> None:
+    command = {"command": ["python3", "check.py"], "code": "0"}
+    one = await pipes.submit({"name": "c", **command}, step("a", needs=["c"]))
+    for state, then in (("ERROR", "FAILED"), ("COMPLETED", "COMPLETED")):
+        await pipes.advance(one)
+        (made,) = (await pipes.get(one))["steps"][0]["experiments"]
+        (task,) = await pipes.world.rows(sa.select(tasks).where(tasks.c.id == made["taskId"]))
+        assert (task.kind, task.name, task.config["entrypoint"]) == (
+            "COMMAND",
+            "p: c",
+            ["python3", "check.py"],
+        )
+        assert task.model_def_hash is not None
+        async with pipes.world.db.tx() as conn:
+            ended = {"state": state, "reason": "exit code 3"}
+            await conn.execute(sa.update(tasks).where(tasks.c.id == task.id).values(ended))
+        assert (await pipes.advance(one))["c"] == then
+        if state == "ERROR":
+            reason = (await pipes.get(one))["steps"][0]["reason"]
+            assert reason == f"task {task.id} failed: exit code 3"
+            await pipes.ask(one, "resume")
+    # A cancel kills it.
+    one = await pipes.submit({"name": "c", **command})
+    await pipes.advance(one)
+    await pipes.ask(one, "cancel")
+    (made,) = (await pipes.get(one))["steps"][0]["experiments"]
+    (task,) = await pipes.world.rows(sa.select(tasks).where(tasks.c.id == made["taskId"]))
+    assert task.state != "ACTIVE"
+
+
 async def test_a_rejection_fails_the_step_and_a_resumed_pipeline_asks_again(
     pipes: Pipelines,
 ) -> None:
@@ -398,6 +631,71 @@ async def test_a_pipeline_runs_again_by_hand_and_on_its_schedule(pipes: Pipeline
     ok(await pipes.user.delete(path))
     assert len(await passes()) == 3
     assert (await pipes.get(first))["schedule"] is None
+
+
+async def test_the_file_says_when_it_runs_again(pipes: Pipelines) -> None:
+    for name in ("base", "other"):
+        ok(await pipes.user.post("/api/v1/models", json={"name": name}))
+    events = [{"alias": {"model": "base"}}, {"experiment": {"label": "nightly"}}]
+    one = await pipes.submit(
+        step("a", experiment=config(labels=["nightly"])),
+        again={"schedule": {"interval_s": 3600}, "on": events},
+    )
+    made = await pipes.get(one)
+    assert (made["schedule"], made["nextTime"] is not None) == ({"interval_s": 3600}, True)
+
+    async def passes() -> list[str | None]:
+        """What two leaders at once make of it: the causes of the new pipelines, which end at once."""
+        await asyncio.gather(*(DuePipelines(pipes.world.db).run_pass() for _ in range(2)))
+        async with pipes.world.db.tx() as conn:
+            ended = sa.update(pipelines).where(pipelines.c.state == "RUNNING")
+            found = await conn.execute(ended.values(state="FAILED").returning(pipelines.c.cause))
+            return list(found.scalars())
+
+    # Its own experiments do not count.
+    await pipes.advance(one)
+    await pipes.complete((await pipes.experiments(one, "a"))[0], 0.5)
+    await pipes.advance(one)
+    assert await passes() == []
+    async with pipes.world.db.tx() as conn:
+        of = sa.select(models.c.id, models.c.owner_id).where(models.c.name == "base")
+        base = (await conn.execute(of)).one()
+        move = {"model_id": base.id, "alias": "champion", "to_version": 1, "user_id": base.owner_id}
+        await conn.execute(sa.insert(model_alias_history).values(move))
+    assert await passes() == ["champion of model base stands for version 1 now"]
+    assert await passes() == []
+    body = {"config": json.dumps(config(labels=["nightly"]))}
+    other = ok(await pipes.user.post("/api/v1/experiments", json=body))["experiment"]["id"]
+    async with pipes.world.db.tx() as conn:
+        ended = sa.update(experiments).where(experiments.c.id == other)
+        await conn.execute(ended.values(state="COMPLETED", end_time=sa.func.clock_timestamp()))
+        late = sa.update(pipelines).where(pipelines.c.id == one)
+        now = datetime.datetime.now(datetime.UTC)
+        await conn.execute(late.values(next_at=now - datetime.timedelta(days=1)))
+    # Both at once are one run.
+    assert await passes() == [f"schedule; experiment {other} has completed"]
+    assert await passes() == []
+    ok(await pipes.user.delete(f"/api/v1/pipelines/{one}/schedule"))
+    assert (await pipes.get(one))["events"] == []
+
+
+WRONG_AGAIN: list[tuple[dict[str, Any], str]] = [
+    ({"schedule": {"cron": "* *"}}, "schedule.cron"),
+    ({"schedule": {"every": 1}}, "schedule.every: Extra inputs"),
+    ({"on": [{"new_data": {"every_s": 60}}]}, "on[0]: a pipeline runs again after alias or"),
+    ({"on": [{"alias": {"model": "nothing"}}]}, "model 'nothing' does not exist"),
+    ({"on": [{}]}, "on[0]: each item of on is one of"),
+    ({"on": [{"experiment": {"label": "a"}}] * 2}, "stands there twice"),
+]
+
+
+async def test_a_file_that_cannot_say_when_it_runs_again_is_refused(pipes: Pipelines) -> None:
+    for again, words in WRONG_AGAIN:
+        body = {"pipeline": {"name": "p", "steps": [step("a")], **again}}
+        body["modelDefinitions"] = {"0": CODE}
+        answer = await pipes.user.post("/api/v1/pipelines", json=body)
+        assert (answer.status_code // 100, words in answer.text) == (4, True), answer.text
+    assert await pipes.world.rows(sa.select(pipelines.c.id)) == []
 
 
 async def test_a_run_that_was_started_in_prefect_begins_one_pipeline(

@@ -9,7 +9,7 @@ import asyncio
 import datetime
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -22,12 +22,15 @@ from determined_registry.database.tables import (
     metrics,
     model_alias_history,
     models,
+    pipelines,
     retraining_runs,
     retrainings,
     trials,
 )
 from determined_service.loops.due_retrainings import DueRetrainings
+from determined_service.prefect.gateway import Gateway
 from determined_service.prefect.pages.retraining import retraining_page
+from determined_service.prefect.pages.writing import RunPages
 from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.integration.service_api.world import World
 
@@ -57,12 +60,16 @@ class Retraining:
         return int(ok(await self.user.post(f"{RETRAINING}/runs", json=given))["runId"])
 
     async def advance(self, run_id: int) -> dict[str, Any]:
-        """Asked for from four places at once: all see the same."""
-        path = f"/internal/v1/retraining-runs/{run_id}/advance"
+        """Asked for from four places at once; the run, and which experiment it waits for."""
+        of = sa.select(pipelines.c.id).where(pipelines.c.retraining_run_id == run_id)
+        ((pipeline_id,),) = await self.world.rows(of)
+        path = f"/internal/v1/pipelines/{pipeline_id}/advance"
         asked = await asyncio.gather(*(self.agent.post(path, json={}) for _ in range(4)))
-        answers = [ok(one) for one in asked]
-        assert answers[1:] == answers[:-1]
-        return dict(answers[0])
+        for one in asked:
+            ok(one)
+        (run,) = (one for one in await self.history() if one["id"] == run_id)
+        step = {"CHECKING": "check", "TRAINING": "training", "EVALUATING": "evaluation"}
+        return {**run, "experiment_id": run.get(f"{step.get(run['state'])}ExperimentId")}
 
     async def finish(self, experiment_id: int, group: str, **reported: Any) -> str:
         """The experiment has completed, with a checkpoint and a report; the checkpoint's UUID."""
@@ -192,9 +199,7 @@ async def test_a_flow_that_is_run_again_goes_on_with_the_run_that_it_began(
     assert ok(await again.agent.post(path, json=body)) == first
     other = await again.agent.post(path, json={**given, "flow_run_id": str(uuid.uuid4())})
     assert other.status_code == 409
-    async with again.world.db.tx() as conn:
-        ended = {"state": "KEPT", "reason": "no better"}
-        await conn.execute(sa.update(retraining_runs).values(ended))
+    ok(await again.user.post(f"{RETRAINING}/cancel", json={}))
     assert ok(await again.agent.post(path, json=body))["open"] is False
 
 
@@ -202,6 +207,7 @@ async def test_a_failure_names_its_step_and_keeps_the_champion(again: Retraining
     await again.whole(None)
     run_id = await again.run()
     _, evaluation = await again.trained(run_id)
+    assert (await again.history())[0]["championVersion"] == 1
     refused = await again.user.post(f"{RETRAINING}/runs", json={})
     assert (refused.status_code, "two never run at the same time" in refused.text) == (409, True)
     async with again.world.db.tx() as conn:
@@ -209,8 +215,20 @@ async def test_a_failure_names_its_step_and_keeps_the_champion(again: Retraining
     assert (await again.advance(run_id))["state"] == "FAILED"
     newest = (await again.history())[0]
     assert (newest["failedStep"], newest["version"]) == ("EVALUATING", None)
-    assert newest["reason"] == f"experiment {evaluation} ended ERROR: out of memory"
+    assert newest["reason"] == f"experiment {evaluation} failed: out of memory"
     assert await again.champion() == 1
+
+
+async def test_a_training_without_a_checkpoint_is_said_to_be_what_failed(again: Retraining) -> None:
+    now = await again.advance(await again.run())
+    training = now["experiment_id"]
+    await again.finish(training, "validation", accuracy=0.9)
+    async with again.world.db.tx() as conn:
+        await conn.execute(sa.delete(checkpoints).where(checkpoints.c.experiment_id == training))
+    now = await again.advance(now["id"])
+    assert (now["state"], now["failedStep"]) == ("FAILED", "TRAINING")
+    words = f"experiment {training} has no checkpoint with the searcher's metric: its code must"
+    assert now["reason"].startswith(words)
 
 
 async def test_an_alias_that_is_moved_meanwhile_is_compared_with_again(again: Retraining) -> None:
@@ -250,7 +268,7 @@ async def test_unchanged_data_is_skipped_unless_forced(again: Retraining) -> Non
         assert now["state"] == "CHECKING"
         await again.finish(now["experiment_id"], "evaluation", data_version="monday")
         now = await again.advance(run_id)
-        assert now["state"] == state
+        assert now["state"] == state, now
         if state == "SKIPPED":
             assert "the data has not changed" in now["reason"]
             continue
@@ -325,8 +343,15 @@ async def test_its_run_is_started_again_and_a_cancel_in_prefect_ends_it(
     assert (state, len(runs.made)) == ("SCHEDULED", 1)
     (shown,) = await again.history()
     assert shown["flowRunId"] == str(flow_run_id)
+    pages = RunPages(service_app.state.db, cast(Gateway, runs), service_app.state.settings)
+    await pages.look()
+    ((key, page),) = runs.pages.items()
+    assert key.startswith("determined-retraining-")
+    assert f"retraining run {run_id}" in page
     runs.all_become("CANCELLING")
     await keep(service_app, runs)
+    await pages.look()
+    assert "**CANCELED**" in runs.pages[key]
     (run,) = await again.world.rows(sa.select(retraining_runs))
     assert (run.state, len(runs.told)) == ("CANCELED", 1)
     # And dies once more before it can report this.
@@ -424,6 +449,37 @@ async def test_looks_for_new_data_leave_one_line(again: Retraining, service_app:
             champion = challenger
         states = [(one["state"], one["dataVersion"]) for one in await again.history()]
     assert states == [("PROMOTED", "tuesday"), ("SKIPPED", "monday"), ("PROMOTED", "monday")]
+
+
+async def test_its_pipeline_is_nobodys_but_the_retrainings(again: Retraining) -> None:
+    await again.put(approval=True)
+    assert (await again.whole(None))["state"] == "WAITING_FOR_APPROVAL"
+    ((pipeline_id,),) = await again.world.rows(sa.select(pipelines.c.id))
+    assert ok(await again.user.get("/api/v1/pipelines"))["pipelines"] == []
+    path = f"/api/v1/pipelines/{pipeline_id}"
+    for method, where in [
+        ("GET", path),
+        ("DELETE", path),
+        ("DELETE", f"{path}/schedule"),
+        *(("POST", f"{path}/{verb}") for verb in ("cancel", "resume", "again")),
+    ]:
+        ok(await again.user.request(method, where), 404)
+    ok(await again.user.post(f"{path}/approve", json={"approve": True}), 404)
+    body = {"again": pipeline_id, "flow_run_id": str(uuid.uuid4())}
+    ok(await again.agent.post("/internal/v1/pipelines", json=body), 404)
+    # It goes with the retraining.
+    ok(await again.user.delete(RETRAINING))
+    assert await again.world.rows(sa.select(pipelines.c.id)) == []
+
+
+async def test_a_configuration_keeps_what_looks_like_a_reference(again: Retraining) -> None:
+    words = "for item in 1 2; do echo ${item} ${HOME} $${item} ${params.x}; done"
+    config = CONFIG.replace("python3 train.py", words)
+    ok(await again.user.put(RETRAINING, json={"config": config, "plan": PLAN}))
+    now = await again.advance(await again.run())
+    training = experiments.c.id == now["experiment_id"]
+    ((made,),) = await again.world.rows(sa.select(experiments.c.config).where(training))
+    assert made["entrypoint"] == words
 
 
 async def test_a_submission_with_a_key_is_one_experiment(user: httpx.AsyncClient) -> None:

@@ -38,6 +38,9 @@ HEAD = (
     "name: p\nsteps:\n- {name: a, experiment: good.yaml}\n"
     "- {name: b, for_each: [1, 2], experiment: good.yaml}\n"
 )
+EVALUATE = "- {name: c, evaluate: {function: 'e:e', checkpoint: '${steps.a.best.checkpoint}', "
+COMPARES = EVALUATE + "against: {model: m}, rule: {metric: a}}}\n"
+PROMOTE = "- {name: d, promote: {comparison: c, "
 C = HEAD + "- name: c\n  experiment: good.yaml\n  "
 
 
@@ -86,8 +89,35 @@ WRONG = [
     (
         HEAD + "- {name: d, approval: x}\n- {name: c, experiment: good.yaml, "
         "when: '${steps.d.best.trial} > 1'}",
-        "step 'd' is no experiment, so it finds nothing: name it in needs",
+        "step 'd' is of the kind approval, so it finds nothing: name it in needs",
     ),
+    (HEAD + "schedule: daily", "schedule: expected a mapping such as"),
+    (HEAD + "on: {alias: {model: m}}", "on: expected a list such as [{alias: {model: base}}]"),
+    (HEAD + EVALUATE + "like: c}}", "steps[2].evaluate.like: 'c' is no experiment step"),
+    (
+        HEAD + EVALUATE.replace("${steps.a.best.checkpoint}", "x") + "}}",
+        "like: expected the name of",
+    ),
+    (
+        HEAD + EVALUATE + "funktion: x}}",
+        "evaluate.funktion: unknown field; did you mean 'function'?",
+    ),
+    (HEAD + EVALUATE.replace("e:e", "e") + "}}", "evaluate.function: expected module:function"),
+    (HEAD + EVALUATE + "rule: {metric: a}}}", "evaluate.against: expected the model that the rule"),
+    (HEAD + EVALUATE + "against: {model: m}}}", "evaluate.rule: expected a rule (rule: expected"),
+    (HEAD + EVALUATE + "against: m, rule: {}}}", "evaluate.against: expected a mapping such as"),
+    (
+        HEAD + EVALUATE.replace("'${steps.a.best.checkpoint}'", "{model: m}") + "like: a}}",
+        "evaluate.checkpoint: expected a mapping such as {model: digits, version: champion}",
+    ),
+    (HEAD + EVALUATE + "}}\n" + PROMOTE + "}}", "step 'c' compares with nothing: give it against"),
+    (HEAD + "- {name: c, promote: {comparison: a}}", "comparison: 'a' is no evaluate step"),
+    (HEAD + COMPARES + PROMOTE + "model: m}}", "promote.model: expected nothing beside comparison"),
+    (HEAD + COMPARES + PROMOTE + "approval: x}}", "promote.approval: expected true or false"),
+    (HEAD + "- {name: c, command: }", "steps[2].command: expected a command (a text or a list)"),
+    (HEAD + "- {name: c, command: {entrypont: ls}}", "steps[2].command.entrypont: unknown field"),
+    (HEAD + "- {name: c, command: {entrypoint: 3}}", "steps[2].command.entrypoint: expected"),
+    (HEAD + "- {name: c, experiment: good.yaml, check: {}}", "steps[2].check: unknown field"),
     (C + "for_each: []", "0 items found, 1 to 100 are allowed"),
     (C + "for_each: x", "expected a list, or a reference to one, found 'x'"),
     (C + "with: {searcher.name: singl}", "p.yaml:7: steps[2].with.searcher.name: found 'singl'"),

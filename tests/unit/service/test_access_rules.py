@@ -53,7 +53,6 @@ THING: dict[Kind, Id] = {
     Kind.MODEL: "m",
     Kind.PIPELINE: 5,
     Kind.TEMPLATE: "t",
-    Kind.RETRAINING: 12,
     Kind.DELETION: 13,
 }
 """Each belongs to alice; trial, task and allocation are the process' own."""

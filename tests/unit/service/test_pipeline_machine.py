@@ -42,7 +42,7 @@ def test_steps_begin_when_all_that_they_need_has_completed() -> None:
     running = standing(RUNNING, RUNNING, WAITING)
     assert next_moves(abc, [done, running, waiting]) == []
     assert [(step, one.item) for step, one in to_submit(abc, [done, running, waiting])] == [(1, 1)]
-    assert waited_for([done, running, waiting]) == [0]
+    assert [one.experiment_id for one in waited_for([done, running, waiting])] == [0]
 
 
 def test_no_more_items_run_at_once_than_the_step_allows() -> None:

@@ -4,6 +4,7 @@ Pure: no clock, no network. ``det``, the SDK and the service use it alike.
 
 * :mod:`.references`: ``${steps.pretrain.best.checkpoint}``
 * :mod:`.kinds`: steps that are experiments, and the others
+* :mod:`.in_trials`: the experiment of a step that calls a function of the user's
 * :mod:`.conditions`: ``when: ${steps.pretrain.best.metrics.accuracy} > 0.9``
 * :mod:`.reading`: a document to a :class:`Plan`, or all of its mistakes
 * :mod:`.checking`: the configuration of each step, as far as it is known before the steps have run

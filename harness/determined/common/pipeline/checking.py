@@ -14,12 +14,14 @@ from typing import Any
 
 from determined import expconf
 from determined.common.pipeline import references
+from determined.common.pipeline.kinds import COMMAND
 from determined.common.pipeline.plan import Result, Step
-from determined.common.pipeline.reading import Draft, Problems
+from determined.common.pipeline.problems import Problems
+from determined.common.pipeline.reading import Draft
 from determined.common.pipeline.references import HPARAMS, STEPS, ReferenceError_
 from determined.common.pipeline.resolving import NO_ITEM, configuration, items
 from determined.common.wire import limits
-from determined.expconf import paths
+from determined.expconf import paths, tasks
 from determined.expconf.document import Document
 from determined.expconf.paths import Path
 from determined.expconf.problems import ConfigError, Problem, nearest
@@ -55,7 +57,7 @@ def check(draft: Draft, most_items: int = limits.PIPELINE_ITEMS) -> None:
         _check_hparams(problems, path, step, {one.name: one for one in draft.plan.steps})
         try:
             for example in itertools.islice(examples(step, results), most_items):
-                if step.is_experiment and _check_one(problems, draft, path, step, example):
+                if step.has_config and _check_one(problems, draft, path, step, example):
                     break
         except ReferenceError_ as error:
             if not problems.found:  # otherwise it follows from these
@@ -122,43 +124,46 @@ def _check_one(problems: Problems, draft: Draft, path: Path, step: Step, example
     overridden = {tuple(key.split(".")): key for key in step.overrides}
     marks = {} if source is None else source.marks
     try:
-        expconf.check(Document(example.config, source.source if source else "", marks))
+        document = Document(example.config, source.source if source else "", marks)
+        if step.kind == COMMAND:
+            tasks.check_task(document, tasks.CommandConfig)
+        else:
+            expconf.check(document)
     except ConfigError as error:
         before = len(problems.found)
         for one in error.problems:
             at = paths.parse(one.path)
             if any(at[: len(known)] == known for known in example.open_paths):
                 continue
-            _place(problems, path, one, at, overridden, inline=_is_inline(draft, step))
+            _place(problems, path, step, one, at, overridden, inline=_is_inline(draft, step))
         return len(problems.found) > before
     return False
 
 
 def _is_inline(draft: Draft, step: Step) -> bool:
-    given = draft.document.data["steps"][draft.places[step.name]].get("experiment")
+    given = draft.document.data["steps"][draft.places[step.name]].get(step.kind)
     return isinstance(given, dict)
 
 
 def _place(
     problems: Problems,
     path: Path,
+    step: Step,
     one: Problem,
     at: Path,
     overridden: Mapping[tuple[str, ...], str],
     *,
     inline: bool,
 ) -> None:
-    words = tuple(str(step) for step in at)
+    words = tuple(str(part) for part in at)
     for parts, key in overridden.items():
         if words[: len(parts)] == parts:
-            where = (*path, "with", key)
+            where: Path = (*path, "with", key)
             said = one.message if words == parts else f"{paths.render(at)}: {one.message}"
             problems.add(where, said, one.found, one.allowed, one.suggestion)
             return
     if inline:
-        problems.add(
-            (*path, "experiment", *at), one.message, one.found, one.allowed, one.suggestion
-        )
+        problems.add((*path, step.kind, *at), one.message, one.found, one.allowed, one.suggestion)
         return
     placed = replace(one, source=one.source or None)
     if placed not in problems.found:

@@ -13,7 +13,7 @@ from determined.common.pipeline import kinds, references
 class Step:
     """One experiment, or one for each item of ``for_each`` (a list, or a reference to one).
 
-    By its ``kind`` it may be an approval or a promotion instead. ``config``: the configuration (of other
+    By its ``kind`` it may be something else (:mod:`.kinds`). ``config``: the configuration (of other
     kinds, the mapping that says what to do) as it was given, with the ``overrides`` (``with``) not applied
     yet. ``needs``: the steps that must complete first, those that it refers to among them. ``code``: which
     of the model definitions that are sent with the plan. ``max_concurrent``: of its experiments, at most
@@ -33,13 +33,23 @@ class Step:
 
     @property
     def is_experiment(self) -> bool:
-        """Whether it runs experiments, of which other steps can take what they have found."""
+        """Whether it runs experiments that the user has configured."""
         return self.kind == kinds.EXPERIMENT
+
+    @property
+    def finds(self) -> bool:
+        """Whether other steps can take what it has found."""
+        return self.kind in kinds.FINDING
+
+    @property
+    def has_config(self) -> bool:
+        """Whether ``config`` is a configuration, in which a shell's ``${HOME}`` is not a reference."""
+        return self.kind in (kinds.EXPERIMENT, kinds.COMMAND)
 
     def parts(self) -> Iterator[tuple[str, Any, bool]]:
         """Each field that may hold references, its value, and whether every ``${…}`` in it is one."""
         yield "with", self.overrides, True
-        yield self.kind, self.config, not self.is_experiment
+        yield self.kind, self.config, not self.has_config
         yield "for_each", self.for_each, True
         yield "when", self.when, True
 
@@ -86,7 +96,7 @@ class Step:
 
 
 def _step_from(data: Mapping[str, Any]) -> Step:
-    kind = next(one for one in kinds.KINDS if one in data)
+    kind = next(one for one in kinds.ALL_KINDS if one in data)
     return Step(
         data["name"],
         data[kind],
@@ -103,19 +113,34 @@ def _step_from(data: Mapping[str, Any]) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in the order in which they were written; their needs make no circle."""
+    """Steps in the order in which they were written; their needs make no circle.
+
+    ``schedule``, ``on``: when the pipeline runs again by itself, as the service reads it.
+    """
 
     name: str
     steps: tuple[Step, ...]
+    schedule: dict[str, Any] | None = None
+    on: tuple[dict[str, Any], ...] = ()
+
+    def step(self, name: str) -> Step:
+        """The step of that name."""
+        return next(one for one in self.steps if one.name == name)
 
     def to_json(self) -> dict[str, Any]:
         """As :func:`~determined.common.pipeline.reading.read` reads it."""
-        return {"name": self.name, "steps": [step.to_json() for step in self.steps]}
+        found: dict[str, Any] = {"name": self.name, "steps": [one.to_json() for one in self.steps]}
+        if self.schedule is not None:
+            found["schedule"] = self.schedule
+        if self.on:
+            found["on"] = list(self.on)
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """What :meth:`to_json` wrote, which was checked then."""
-        return cls(data["name"], tuple(_step_from(one) for one in data["steps"]))
+        steps = tuple(_step_from(one) for one in data["steps"])
+        return cls(data["name"], steps, data.get("schedule"), tuple(data.get("on", ())))
 
     def wants_checkpoint(self, name: str) -> bool:
         """Whether another step takes a checkpoint of the step ``name``."""
@@ -128,13 +153,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a completed experiment of a step has found: its best trial, by the searcher's metric.
+    """What a step has found: of a completed experiment its best trial, by the searcher's metric.
 
     ``value`` is that metric, None if no trial has reported it. ``checkpoint``: the trial's best one; None: it
-    has none that could be used.
+    has none that could be used. Of an evaluation that compares: ``decision`` says whether the checkpoint is
+    promoted, in place of which version of which model. A promotion has no experiment.
     """
 
-    experiment: int
+    experiment: int | None = None
     trial: int | None = None
     checkpoint: str | None = None
     hparams: dict[str, Any] = field(default_factory=dict)
@@ -142,3 +168,4 @@ class Result:
     value: float | None = None
     smaller_is_better: bool = True
     item: Any = None
+    decision: dict[str, Any] | None = None

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import graphlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from determined.common.pipeline import conditions, references
-from determined.common.pipeline.kinds import COMMON, EXPERIMENT, KINDS, mistakes, read_value
+from determined.common.pipeline.kinds import (
+    COMMAND,
+    COMMON,
+    EXPERIMENT,
+    FILES,
+    KINDS,
+    mistakes,
+    read_value,
+)
+from determined.common.pipeline.linking import check_order, check_size, linked
 from determined.common.pipeline.plan import Plan, Step
-from determined.common.pipeline.references import ALL, ITEM, PARAMS, STEPS, ReferenceError_
-from determined.common.pipeline.resolving import check_items
+from determined.common.pipeline.problems import Problems
+from determined.common.pipeline.references import PARAMS, ReferenceError_
 from determined.common.wire import limits
-from determined.expconf import paths
 from determined.expconf.document import Document
 from determined.expconf.paths import Path
-from determined.expconf.problems import ConfigError, Problem, nearest, show
+from determined.expconf.problems import ConfigError, nearest
 
-FIELDS = ("name", "params", "model_dir", "steps")
+FIELDS = ("name", "params", "model_dir", "steps", "schedule", "on")
 # What is sent: configurations instead of paths, and which files instead of directories.
-SENT_FIELDS = ("name", "steps")
+SENT_FIELDS = ("name", "steps", "schedule", "on")
 
 Load = Callable[[str], Document]
 """The configuration at a path that stands in the document. Raises ConfigError."""
@@ -51,52 +58,6 @@ def read(
     return _Reader(document, load, dict(params or {})).read()
 
 
-class Problems:
-    """Collects mistakes in a document."""
-
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.found: list[Problem] = []
-
-    def add(
-        self,
-        path: Path,
-        message: str,
-        found: str | None = None,
-        allowed: str | None = None,
-        suggestion: str | None = None,
-    ) -> None:
-        line = self.document.nearest_line(path)
-        source = self.document.source or None
-        one = Problem(paths.render(path), line, found, allowed, suggestion, message, source)
-        if one not in self.found:
-            self.found.append(one)
-
-    def expected(self, path: Path, what: str, value: Any) -> None:
-        self.add(path, f"expected {what}, found {show(value)}", show(value), what)
-
-    def refer(self, path: Path, error: ReferenceError_) -> None:
-        self.add(path, str(error), error.found, error.allowed, error.suggestion)
-
-    def unknown(self, path: Path, name: str, allowed: Iterable[str], what: str) -> None:
-        listed = list(allowed)
-        hint = nearest(name, listed)
-        message = what + (f"; did you mean {hint!r}?" if hint else "")
-        shown = ", ".join(listed[:40])
-        self.add(path, f"{message} (allowed: {shown or 'none'})", name, shown, hint)
-
-    def keys(self, path: Path, data: Mapping[str, Any], allowed: Iterable[str]) -> None:
-        for key in data:
-            if key not in allowed:
-                self.unknown((*path, key), key, allowed, "unknown field")
-
-    def finish(self) -> None:
-        """Raises ConfigError if there are any."""
-        if self.found:
-            self.found.sort(key=lambda one: (one.line is None, one.line or 0))
-            raise ConfigError(self.found[: limits.CONFIG_PROBLEMS])
-
-
 class _Reader:
     def __init__(self, document: Document, load: Load | None, params: dict[str, Any]) -> None:
         self.document, self.load, self.given = document, load, params
@@ -112,6 +73,7 @@ class _Reader:
         name = self._name(("name",), self.data.get("name"), limits.NAME_CHARS)
         if self.load:
             self._read_params()
+        again = self._again()
         listed = self.data.get("steps")
         if not isinstance(listed, list) or not listed:
             problems.expected(("steps",), "a list of steps", listed)
@@ -136,14 +98,27 @@ class _Reader:
                 )
                 continue
             steps[step.name], places[step.name] = step, place
-        linked = {
-            name: self._linked(("steps", places[name]), step, steps) for name, step in steps.items()
+        linked_steps = {
+            name: linked(problems, ("steps", places[name]), step, steps)
+            for name, step in steps.items()
         }
-        self._check_order(linked, places)
-        self._check_size(linked)
+        check_order(problems, linked_steps, places)
+        check_size(problems, linked_steps)
         problems.finish()
-        plan = Plan(name or "", tuple(linked.values()))
+        plan = Plan(name or "", tuple(linked_steps.values()), *again)
         return Draft(plan, self.document, places, self.configs, self.files)
+
+    def _again(self) -> tuple[dict[str, Any] | None, tuple[dict[str, Any], ...]]:
+        """The schedule and the events; the service knows what they may be."""
+        schedule, events = self.data.get("schedule"), self.data.get("on") or []
+        if schedule is not None and not isinstance(schedule, dict):
+            what = 'a mapping such as {cron: "0 3 * * *", timezone: Europe/Berlin}'
+            self.problems.expected(("schedule",), what, schedule)
+            schedule = None
+        if not isinstance(events, list) or not all(isinstance(one, dict) for one in events):
+            self.problems.expected(("on",), "a list such as [{alias: {model: base}}]", events)
+            events = []
+        return schedule, tuple(events)
 
     def _name(self, path: Path, value: Any, most: int) -> str | None:
         if not isinstance(value, str) or not value.strip() or len(value) > most:
@@ -197,7 +172,7 @@ class _Reader:
         cached = given.get("cached", False)
         if not isinstance(cached, bool):
             problems.expected((*path, "cached"), "true or false", cached)
-        if kind == EXPERIMENT:
+        if set(FILES) <= set(KINDS[kind].fields):
             self._read_files(path, given, name)
         else:
             self.files[name] = (None, ())
@@ -213,7 +188,8 @@ class _Reader:
         if most is not None:
             most = self._max_concurrent((*path, "max_concurrent"), most, for_each)
         if config is not None:
-            config = self._with_params((*path, kind), config, strict=kind != EXPERIMENT)
+            strict = kind not in (EXPERIMENT, COMMAND)
+            config = self._with_params((*path, kind), config, strict=strict)
         return Step(
             name,
             config or {},
@@ -232,7 +208,7 @@ class _Reader:
         more = [field for kind in found or KINDS for field in KINDS[kind].fields]
         if not self.load:
             # Files are sent, in the place of the directories that they were in.
-            more = [field for field in more if field not in ("model_dir", "include")] + ["code"]
+            more = [field for field in more if field not in FILES] + ["code"]
         return [*COMMON, *KINDS, *more]
 
     def _when(self, path: Path, given: Any) -> str | None:
@@ -286,9 +262,10 @@ class _Reader:
         if not isinstance(value, dict):
             self.problems.expected(path, KINDS[kind].value, given)
             return None
-        self.problems.keys(path, value, KINDS[kind].texts)
-        for name, what, found in mistakes(kind, value):
-            self.problems.expected((*path, name), what, found)
+        if (known := KINDS[kind].known) is not None:
+            self.problems.keys(path, value, known)
+        for at, what, found in mistakes(kind, value):
+            self.problems.expected((*path, *at), what, found)
         return value
 
     def _read_files(self, path: Path, given: dict[str, Any], name: str) -> None:
@@ -337,89 +314,3 @@ class _Reader:
         except ReferenceError_ as error:
             self.problems.refer(path, error)
             return value
-
-    def _linked(self, path: Path, step: Step, steps: Mapping[str, Step]) -> Step:
-        """The step with the steps that it refers to among its needs."""
-        problems = self.problems
-        others = [name for name in steps if name != step.name]
-        needs = dict.fromkeys(step.needs)
-        for place, name in enumerate(step.needs):
-            if name not in steps or name == step.name:
-                what = "itself" if name == step.name else f"{name!r}, which is no step"
-                problems.unknown((*path, "needs", place), name, others, f"it needs {what}")
-                del needs[name]
-        for where, value, strict in step.parts():
-            for at, text, whole in references.found_in(value, strict=strict):
-                try:
-                    reference = references.parse(text)
-                except ReferenceError_:
-                    continue  # it is among the mistakes already
-                place_of = (*path, where, *at)
-                if reference.root == ITEM and where == "when":
-                    problems.add(place_of, f"{reference}: a condition is about the whole step")
-                elif reference.root == ITEM and (step.for_each is None or where == "for_each"):
-                    problems.add(place_of, f"{reference}: this step has no for_each")
-                elif reference.root == STEPS and reference.step not in others:
-                    problems.unknown(
-                        place_of,
-                        reference.step,
-                        others,
-                        f"{reference}: there is no other step {reference.step!r}",
-                    )
-                elif reference.root == STEPS:
-                    needs[reference.step] = None
-                    if not steps[reference.step].is_experiment:
-                        problems.add(
-                            place_of,
-                            f"{reference}: step {reference.step!r} is no experiment, so it finds nothing: "
-                            "name it in needs, to begin after it",
-                        )
-                    is_value = whole or where == "when"
-                    self._check_which(place_of, reference, steps[reference.step], is_value)
-        if isinstance(step.for_each, list):
-            try:
-                check_items(step.for_each)
-            except ReferenceError_ as error:
-                problems.refer((*path, "for_each"), error)
-        elif step.for_each is not None and not any(
-            whole for _, _, whole in references.found_in(step.for_each, strict=True)
-        ):
-            problems.expected((*path, "for_each"), "a list, or a reference to one", step.for_each)
-        return replace(step, needs=tuple(needs))
-
-    def _check_which(
-        self, path: Path, reference: references.Reference, other: Step, whole: bool
-    ) -> None:
-        if reference.which is None:
-            return
-        if other.for_each is None:
-            self.problems.add(
-                path, f"{reference}: step {other.name!r} has no for_each, so it is one experiment"
-            )
-        elif isinstance(reference.which, int) and isinstance(other.for_each, list):
-            if reference.which >= len(other.for_each):
-                self.problems.add(
-                    path,
-                    f"{reference}: step {other.name!r} has {len(other.for_each)} items, numbered from 0",
-                )
-        elif reference.which == ALL and not whole:
-            self.problems.add(path, f"{reference} is a list, which cannot stand inside of a text")
-
-    def _check_order(self, steps: Mapping[str, Step], places: Mapping[str, int]) -> None:
-        order = graphlib.TopologicalSorter({name: step.needs for name, step in steps.items()})
-        try:
-            order.prepare()
-        except graphlib.CycleError as error:
-            circle = list(reversed(error.args[1]))
-            self.problems.add(
-                ("steps", places[circle[0]], "needs"),
-                "these steps wait for each other: " + " needs ".join(circle),
-            )
-
-    def _check_size(self, steps: Mapping[str, Step]) -> None:
-        known = sum(
-            len(step.for_each) if isinstance(step.for_each, list) else 1 for step in steps.values()
-        )
-        if known > limits.PIPELINE_EXPERIMENTS:
-            what = f"at most {limits.PIPELINE_EXPERIMENTS} experiments in all"
-            self.problems.expected(("steps",), what, known)

@@ -34,7 +34,7 @@ def configuration(step: Step, results: Results, item: Any = NO_ITEM) -> dict[str
     def find(reference: Reference) -> Any:
         return value_of(reference, results, item)
 
-    config = references.substitute(copy.deepcopy(step.config), find, strict=not step.is_experiment)
+    config = references.substitute(copy.deepcopy(step.config), find, strict=not step.has_config)
     for key, value in step.overrides.items():
         put(config, key, references.substitute(copy.deepcopy(value), find, strict=True))
     return dict(config)
@@ -140,7 +140,7 @@ def _field(reference: Reference, result: Result) -> Any:
     where = f"trial {result.trial}, the best of experiment {result.experiment},"
     if field == "experiment":
         return result.experiment
-    if result.trial is None:
+    if result.trial is None and result.experiment is not None:
         raise ReferenceError_(f"{reference}: experiment {result.experiment} has no trial")
     if field == "trial":
         return result.trial
@@ -154,6 +154,8 @@ def _field(reference: Reference, result: Result) -> Any:
     if field == HPARAMS:
         return references.look_up(result.hparams, rest, reference, where[:-1])
     if field == METRICS:
-        what = f"the best validation of trial {result.trial} of experiment {result.experiment}"
+        what = f"step {reference.step!r}"
+        if result.trial is not None:
+            what = f"the best validation of trial {result.trial} of experiment {result.experiment}"
         return references.look_up(result.metrics, rest, reference, what)
     return references.look_up(result.item, rest, reference, "the item")

@@ -25,7 +25,6 @@ ALLOCATION = "allocation"
 TRIAL = "trial"
 EXPERIMENT = "experiment"
 PIPELINE = "pipeline"
-RETRAINING = "retraining run"
 DELETION = "deletion"
 # A run that was started in Prefect by hand makes the thing first. It is named by the run's id in Prefect, and
 # the answer that names the thing brings the token for it.

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 
 from determined_registry.database.tables.base import TS, Uuid, metadata, now
 
-# A run for each experiment, pipeline, run of a retraining and deletion that wants one
-# (determined_service.prefect.keeper). Its owner is the one column of the four that is not NULL: columns with
+# A run for each experiment, pipeline and deletion that wants one
+# (determined_service.prefect.keeper). Its owner is the one column of the three that is not NULL: columns with
 # foreign keys, and not a kind and a number, so that the row goes with its owner.
 kept_runs = sa.Table(
     "kept_runs",
@@ -15,9 +15,6 @@ kept_runs = sa.Table(
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     sa.Column("experiment_id", sa.ForeignKey("experiments.id", ondelete="CASCADE"), unique=True),
     sa.Column("pipeline_id", sa.ForeignKey("pipelines.id", ondelete="CASCADE"), unique=True),
-    sa.Column(
-        "retraining_run_id", sa.ForeignKey("retraining_runs.id", ondelete="CASCADE"), unique=True
-    ),
     sa.Column("deletion_id", sa.ForeignKey("deletions.id", ondelete="CASCADE"), unique=True),
     # The run in Prefect. NULL: it is still to be made.
     sa.Column("flow_run_id", Uuid),
@@ -42,9 +39,7 @@ kept_runs = sa.Table(
     # When the run is looked at next; never again once it is settled: it and its owner have ended alike.
     sa.Column("look_at", TS, nullable=False, server_default=now()),
     sa.Column("settled", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.CheckConstraint(
-        "num_nonnulls(experiment_id, pipeline_id, retraining_run_id, deletion_id) = 1", name="owner"
-    ),
+    sa.CheckConstraint("num_nonnulls(experiment_id, pipeline_id, deletion_id) = 1", name="owner"),
     sa.Index("ix_kept_runs_flow_run_id", "flow_run_id"),
     sa.Index("ix_kept_runs_open", "id", postgresql_where=sa.text("NOT settled")),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from determined_registry.database.tables.base import TS, metadata
+from determined_registry.database.tables.base import TS, json, metadata
 
 # Pipelines of experiments (docs/automate/pipelines.md). Whoever takes a step of one locks its row.
 pipelines = sa.Table(
@@ -25,11 +25,20 @@ pipelines = sa.Table(
     sa.Column("idempotency_key", sa.Text),
     # The pipeline that it is a repetition of; a plain number, as that one may be deleted.
     sa.Column("again_of", sa.Integer),
+    # The run of a retraining that it is: no user sees it as a pipeline, and it goes with the run.
+    sa.Column(
+        "retraining_run_id", sa.ForeignKey("retraining_runs.id", ondelete="CASCADE"), unique=True
+    ),
+    # Why it ran again by itself: its schedule, or what happened.
+    sa.Column("cause", sa.Text),
     # When it runs again (determined_service.pipelines.repeating), since when that holds, and the next time;
     # in the past: as soon as the run before has ended. NULL: never.
     sa.Column("schedule", JSONB(none_as_null=True)),
     sa.Column("scheduled_at", TS),
     sa.Column("next_at", TS),
+    # The events after which it runs again, and what was seen last of each (determined_service.recurring).
+    sa.Column("events", JSONB(none_as_null=True)),
+    sa.Column("marks", JSONB, nullable=False, server_default=json("{}")),
     # Counts the changes, and how many of them the page of the run shows.
     sa.Column("changes", sa.Integer, nullable=False, server_default="0"),
     sa.Column("shown", sa.Integer, nullable=False, server_default="0"),
@@ -66,9 +75,12 @@ pipeline_experiments = sa.Table(
     sa.Column("reason", sa.Text),
     # A plain number: the experiment may be deleted, what it found stays.
     sa.Column("experiment_id", sa.Integer),
+    # Of a command.
+    sa.Column("task_id", sa.Text),
     # It ran already, for somebody else.
     sa.Column("cached", sa.Boolean, nullable=False, server_default=sa.false()),
-    # determined.common.pipeline.Result, written when the experiment counts as completed.
+    # determined.common.pipeline.Result, written when the experiment counts as completed; of a promotion, when
+    # the version is registered.
     sa.Column("result", JSONB(none_as_null=True)),
     sa.ForeignKeyConstraint(
         ["pipeline_id", "step"],

@@ -43,14 +43,14 @@ live_metrics = sa.Table(
     sa.Index("ix_live_metrics_name", "retraining_id", "name", "id"),
 )
 
-# Each time that a model was trained again, or rolled back. What a step finds out is written before anything
-# is done with it, and whoever takes a step locks the row.
+# Each time that a model was trained again, or rolled back. A run is a pipeline; its row is written in each
+# transaction that changes that (determined_service.pipelines.of_retraining).
 retraining_runs = sa.Table(
     "retraining_runs",
     metadata,
     sa.Column("id", sa.BigInteger, sa.Identity(), primary_key=True),
     sa.Column("retraining_id", sa.ForeignKey("retrainings.id", ondelete="CASCADE"), nullable=False),
-    # determined_service.retraining.runs says which there are.
+    # determined_service.pipelines.of_retraining says which there are.
     sa.Column("state", sa.Text, nullable=False),
     # "schedule", what happened, or who asked for it.
     sa.Column("cause", sa.Text, nullable=False),
@@ -76,6 +76,8 @@ retraining_runs = sa.Table(
     sa.Column("failed_step", sa.Text),
     # The run in Prefect by which somebody began it there: one that is run again begins nothing.
     sa.Column("begun_by", Uuid, unique=True),
+    # The run in Prefect of one that began before runs were pipelines.
+    sa.Column("flow_run_id", Uuid),
     sa.Column("started_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
     sa.Column("ended_at", TS),
     sa.Index("ix_retraining_runs_retraining_id", "retraining_id", "id"),

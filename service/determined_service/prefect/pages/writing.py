@@ -1,5 +1,5 @@
-"""Writes the pages: of runs that ended, of retrainings that go on (:class:`Mirror` asks for these), and of
-pipelines and experiments while they run.
+"""Writes the pages: of runs that ended (:class:`Mirror` asks for these), and of pipelines and experiments
+while they run.
 
 Pages of running experiments are rarely written, as each call costs Prefect some 10 ms of CPU: at most one for
 an experiment in ten seconds, and only of what has changed. No part is stored here: after a restart the
@@ -14,10 +14,12 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import httpx
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.printable import one_line
 from determined_service.base.db import Database
@@ -44,7 +46,8 @@ _BESIDE_BOARDS = sa.text(
     " JOIN kept_runs r ON r.experiment_id = b.experiment_id WHERE r.flow_run_id IS NOT NULL"
 )
 _CHANGED_PIPELINES = sa.text(
-    "SELECT p.id, p.changes, r.flow_run_id FROM pipelines p JOIN kept_runs r ON r.pipeline_id = p.id "
+    "SELECT p.id, p.changes, p.retraining_run_id, r.flow_run_id "
+    "FROM pipelines p JOIN kept_runs r ON r.pipeline_id = p.id "
     "WHERE p.shown < p.changes AND r.flow_run_id IS NOT NULL ORDER BY p.id LIMIT :most"
 )
 _SHOWN = sa.text("UPDATE pipelines SET shown = :changes WHERE id = :id AND shown < :changes")
@@ -124,10 +127,8 @@ class RunPages:
             changed = list(await conn.execute(_CHANGED_PIPELINES, {"most": MOST}))
         for row in changed:
             async with reader(self._db).connect() as conn:
-                text = await pipeline_page(conn, row.id)
-            if text is not None:
-                what = "The pipeline: its steps, their experiments, and why."
-                artifact = Artifact(f"determined-pipeline-{row.id}", "markdown", text, what)
+                artifact = await _of_pipeline(conn, row)
+            if artifact is not None:
                 try:
                     known = (await self._gateway.artifacts(row.flow_run_id)).get(artifact.called)
                     await self._put(row.flow_run_id, artifact, known)
@@ -152,23 +153,6 @@ class RunPages:
         # A trial of one leg has no page before its end: nothing to look for, in most cases.
         again = again or page.legs > 1
         known = (await self._gateway.artifacts(run_id)).get(artifact.called) if again else None
-        await self._put(run_id, artifact, known)
-
-    async def show_retraining(self, run: int, run_id: UUID) -> None:
-        """Writes the page of the retraining's run."""
-        async with reader(self._db).connect() as conn:
-            page = await retraining_page(conn, run)
-        if page is None:
-            return
-        artifact = Artifact(
-            # One name for all runs of a model: Prefect's page of all artifacts lists the last one, with
-            # those before it.
-            f"determined-retraining-{page.model_id}",
-            "markdown",
-            page.text,
-            f"Retraining of {one_line(page.model)}: this run, and each time before it.",
-        )
-        known = (await self._gateway.artifacts(run_id)).get(artifact.called)
         await self._put(run_id, artifact, known)
 
     async def _show(
@@ -207,6 +191,22 @@ class RunPages:
             else:
                 return known
         return await self._gateway.create_artifact(run_id, artifact)
+
+
+async def _of_pipeline(conn: AsyncConnection, row: sa.Row[Any]) -> Artifact | None:
+    """The page of the pipeline, or of the retraining's run that it is; None: it is gone."""
+    if row.retraining_run_id is None:
+        text = await pipeline_page(conn, row.id)
+        what = "The pipeline: its steps, their experiments, and why."
+        key = f"determined-pipeline-{row.id}"
+        return None if text is None else Artifact(key, "markdown", text, what)
+    page = await retraining_page(conn, row.retraining_run_id)
+    if page is None:
+        return None
+    what = f"Retraining of {one_line(page.model)}: this run, and each time before it."
+    # One name for all runs of a model: Prefect's page of all artifacts lists the last one, with those before
+    # it.
+    return Artifact(f"determined-retraining-{page.model_id}", "markdown", page.text, what)
 
 
 def _artifacts(experiment_id: int, page: ExperimentPage) -> Sequence[Artifact]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from determined_service.base.errors import BadRequest
-from determined_service.retraining.schedules import next_after
+from determined_service.recurring.schedules import next_after
 
 BEGUN = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
 NOW = datetime.datetime(2026, 3, 28, 12, 0, 30, tzinfo=datetime.UTC)

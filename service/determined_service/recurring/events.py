@@ -1,15 +1,15 @@
-"""Whether an event of a plan has happened: :func:`happened`.
+"""Whether an event that a retraining or a pipeline waits for has happened: :func:`happened`.
 
-What was seen of each event is noted in the retraining's row (``marks``). The transaction that begins a run
-writes the new marks, so each event begins one run at most; and what happened while no service ran, or while
-another run was open, is seen afterwards and begins one run.
+What was seen of each event is noted in the row of whoever waits (``marks``). The transaction that begins a
+run writes the new marks, so each event begins one run at most; and what happened while no service ran, or
+while another run was open, is seen afterwards and begins one run.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,14 +20,11 @@ from determined_registry.database.tables import (
     live_metrics,
     model_alias_history,
     models,
-    retraining_runs,
     trials,
 )
 from determined_service.base.errors import BadRequest, NotFound
-from determined_service.retraining.best import best_checkpoint
-from determined_service.retraining.plans import Plan
-from determined_service.retraining.runs import alias_version
-from determined_service.retraining.triggers import (
+from determined_service.recurring.best import best_checkpoint
+from determined_service.recurring.triggers import (
     AliasMoves,
     ExperimentEnds,
     LiveMetric,
@@ -35,10 +32,26 @@ from determined_service.retraining.triggers import (
     Trigger,
 )
 from determined_service.state import states
-from determined_service.views.models import find_model
+from determined_service.views.models import alias_version, find_model
 
 Mark = dict[str, Any]
 """What was seen last. ``at``: when it began a run last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who waits for the events ``triggers``, in the name of the user ``owner_id``. ``own``: which experiments
+    (rows of ``experiments``) do not count, because it has run them. The other fields are a retraining's: its
+    id, its model, and the alias whose live values count.
+    """
+
+    triggers: Sequence[Trigger]
+    owner_id: int
+    own: sa.ColumnElement[bool] = field(default_factory=sa.false)
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    retraining_id: int | None = None
+    model_id: int | None = None
+    alias: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +80,19 @@ BEST_OF = 20
 e = experiments.c
 
 
-async def first_marks(
-    conn: AsyncConnection, plan: Plan, model_id: int, owner_id: int, known: Mapping[str, Mark]
-) -> dict[str, Mark]:
-    """The marks of a plan that is new: events count from now on, or go on from ``known``.
+async def first_marks(conn: AsyncConnection, watch: Watch) -> dict[str, Mark]:
+    """The marks of a watch that is new: events count from now on, or go on from its ``marks``.
 
-    Raises NotFound for a model or an experiment that does not exist, BadRequest for a plan that would begin
+    Raises NotFound for a model or an experiment that does not exist, BadRequest for a watch that would begin
     itself again and again.
     """
     now = await _now(conn)
     marks = {}
-    for trigger in plan.on:
+    for trigger in watch.triggers:
         event = trigger.event
         if isinstance(event, AliasMoves):
             other = await find_model(conn, event.model)
-            if other.id == model_id:
+            if other.id == watch.model_id:
                 raise BadRequest(
                     "on.alias: a promotion of this model would begin the next run: name another model"
                 )
@@ -89,26 +100,25 @@ async def first_marks(
             found = await conn.execute(sa.select(e.id).where(e.id == event.id))
             if found.first() is None:
                 raise NotFound(f"on.experiment: experiment {event.id} does not exist")
-        marks[trigger.key] = known.get(trigger.key) or await _FIRST[type(event)](
-            conn, event, owner_id, now
+        marks[trigger.key] = watch.marks.get(trigger.key) or await _FIRST[type(event)](
+            conn, watch, event, now
         )
     return marks
 
 
-async def happened(conn: AsyncConnection, retraining: sa.Row[Any]) -> Happened:
+async def happened(conn: AsyncConnection, watch: Watch) -> Happened:
     """What has happened since the marks were written. Changes nothing."""
-    plan = Plan.model_validate(retraining.plan)
-    marks: dict[str, Mark] = dict(retraining.marks)
+    marks: dict[str, Mark] = dict(watch.marks)
     causes: list[str] = []
     forced = False
-    if not plan.on:
+    if not watch.triggers:
         return Happened(causes, marks)
     now = await _now(conn)
-    for trigger in plan.on:
+    for trigger in watch.triggers:
         mark = marks.get(trigger.key)
         if mark is None or _rests(trigger, mark, now):
             continue
-        found = await _LOOK[type(trigger.event)](conn, retraining, trigger.event, mark, now)
+        found = await _LOOK[type(trigger.event)](conn, watch, trigger.event, mark, now)
         if found is not None:
             cause, after = found
             causes.append(cause[:CAUSE_CHARS])
@@ -136,43 +146,43 @@ Found = tuple[str, Mark] | None
 
 
 async def _first_look(
-    conn: AsyncConnection, event: NewData, owner_id: int, now: datetime.datetime
+    conn: AsyncConnection, watch: Watch, event: NewData, now: datetime.datetime
 ) -> Mark:
     return {"next": (now + datetime.timedelta(seconds=event.every_s)).isoformat()}
 
 
 async def _look(
     conn: AsyncConnection,
-    retraining: sa.Row[Any],
+    watch: Watch,
     event: NewData,
     mark: Mark,
     now: datetime.datetime,
 ) -> Found:
     if now < datetime.datetime.fromisoformat(mark["next"]):
         return None
-    return LOOK, await _first_look(conn, event, retraining.owner_id, now)
+    return LOOK, await _first_look(conn, watch, event, now)
 
 
 async def _no_value(
-    conn: AsyncConnection, event: LiveMetric, owner_id: int, now: datetime.datetime
+    conn: AsyncConnection, watch: Watch, event: LiveMetric, now: datetime.datetime
 ) -> Mark:
     return {"id": 0}
 
 
 async def _live_metric(
     conn: AsyncConnection,
-    retraining: sa.Row[Any],
+    watch: Watch,
     event: LiveMetric,
     mark: Mark,
     now: datetime.datetime,
 ) -> Found:
-    alias = Plan.model_validate(retraining.plan).alias
-    champion = await alias_version(conn, retraining.model_id, alias)
+    assert watch.model_id is not None
+    champion = await alias_version(conn, watch.model_id, watch.alias)
     c = live_metrics.c
     found = await conn.execute(
         sa.select(c.id, c.value)
         .where(
-            c.retraining_id == retraining.id,
+            c.retraining_id == watch.retraining_id,
             c.name == event.metric,
             # Values of an earlier champion say nothing of this one.
             c.version.is_not_distinct_from(champion),
@@ -196,7 +206,7 @@ async def _live_metric(
 
 
 async def _last_move(
-    conn: AsyncConnection, event: AliasMoves, owner_id: int, now: datetime.datetime
+    conn: AsyncConnection, watch: Watch, event: AliasMoves, now: datetime.datetime
 ) -> Mark:
     # The number, as models may be renamed.
     model = await find_model(conn, event.model)
@@ -211,7 +221,7 @@ async def _last_move(
 
 async def _alias_moves(
     conn: AsyncConnection,
-    retraining: sa.Row[Any],
+    watch: Watch,
     event: AliasMoves,
     mark: Mark,
     now: datetime.datetime,
@@ -237,18 +247,18 @@ async def _alias_moves(
 
 
 async def _last_end(
-    conn: AsyncConnection, event: ExperimentEnds, owner_id: int, now: datetime.datetime
+    conn: AsyncConnection, watch: Watch, event: ExperimentEnds, now: datetime.datetime
 ) -> Mark:
     if event.best:
         return {"best": await _best(conn, event)}
     since = now - OVERLAP
-    rows = await _completed(conn, event, owner_id, since)
+    rows = await _completed(conn, watch, event, since)
     return {"since": since.isoformat(), "seen": [_name(row) for row in rows]}
 
 
 async def _experiment_ends(
     conn: AsyncConnection,
-    retraining: sa.Row[Any],
+    watch: Watch,
     event: ExperimentEnds,
     mark: Mark,
     now: datetime.datetime,
@@ -259,7 +269,7 @@ async def _experiment_ends(
             return None
         return f"experiment {event.id} has a new best checkpoint, {best}", {"best": best}
     since = datetime.datetime.fromisoformat(mark["since"])
-    rows = await _completed(conn, event, retraining.owner_id, since, retraining.id)
+    rows = await _completed(conn, watch, event, since)
     seen = set(mark["seen"])
     fresh = [row for row in rows if _name(row) not in seen]
     if not fresh:
@@ -294,27 +304,18 @@ def _name(row: sa.Row[Any]) -> str:
 
 
 async def _completed(
-    conn: AsyncConnection,
-    event: ExperimentEnds,
-    owner_id: int,
-    since: datetime.datetime,
-    retraining_id: int | None = None,
+    conn: AsyncConnection, watch: Watch, event: ExperimentEnds, since: datetime.datetime
 ) -> list[sa.Row[Any]]:
-    """Those that have completed since then, the last one last; not the retraining's own ones."""
+    """Those that have completed since then, the last one last; not the watcher's own ones."""
     if event.id is not None:
         which = e.id == event.id
     elif event.label is not None:
-        which = sa.and_(e.owner_id == owner_id, e.labels.contains([event.label]))
+        which = sa.and_(e.owner_id == watch.owner_id, e.labels.contains([event.label]))
     else:
-        which = sa.and_(e.owner_id == owner_id, e.name == event.name)
-    r = retraining_runs.c
-    own = sa.exists().where(
-        r.retraining_id == retraining_id,
-        e.id.in_((r.check_experiment, r.training_experiment, r.evaluation_experiment)),
-    )
+        which = sa.and_(e.owner_id == watch.owner_id, e.name == event.name)
     found = await conn.execute(
         sa.select(e.id, e.end_time)
-        .where(which, e.state == states.COMPLETED, e.end_time > since, ~own)
+        .where(which, e.state == states.COMPLETED, e.end_time > since, ~watch.own)
         .order_by(e.end_time.desc(), e.id.desc())
         .limit(1_000)
     )

@@ -6,8 +6,11 @@ import datetime
 import re
 import zoneinfo
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from determined_service.base.bounds import Text
 from determined_service.base.errors import BadRequest
 
 LEAST_INTERVAL_S = 10
@@ -29,6 +32,19 @@ _CRON_NAMES = {
 _QUARTER = datetime.timedelta(minutes=15)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _SECOND = datetime.timedelta(seconds=1)
+
+Line = Annotated[Text, Field(max_length=CHARS)]
+
+
+class Schedule(BaseModel):
+    """One of ``cron``, ``interval_s`` (seconds) and ``rrule``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    cron: Line | None = None
+    interval_s: float | None = None
+    rrule: Line | None = None
+    timezone: Line | None = None
 
 
 def next_after(

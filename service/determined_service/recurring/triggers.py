@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from determined.common.wire import limits
 from determined_service.base.bounds import Text
-from determined_service.retraining.schedules import CHARS, LEAST_INTERVAL_S, MOST_INTERVAL_S
+from determined_service.recurring.schedules import CHARS, LEAST_INTERVAL_S, MOST_INTERVAL_S
 
 MOST = 10
 """How many a plan may have."""
