@@ -64,4 +64,4 @@ def test_a_model_is_trained_scored_and_promoted(cluster: LocalCluster, tmp_path:
         f"retrain digits-drift #{last['id']}",
     )
     # Its pipelines are not the users'.
-    assert cluster.json("pipeline", "list")["pipelines"] == []
+    assert cluster.json("pipeline", "list") == []
