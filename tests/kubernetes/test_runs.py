@@ -175,7 +175,8 @@ def test_somebody_enters_a_command(cluster: LocalCluster, agent: Agent, target: 
             text=True,
             timeout=TIMEOUT_S,
         )
-        assert entered.stdout.splitlines()[0] == agent.name, entered.stderr + agent.log()
+        assert entered.returncode == 0, entered.stderr + agent.log()
+        assert entered.stdout.splitlines()[0] == agent.name
         assert "/run/determined/" in entered.stdout
     finally:
         cluster.det("cmd", "kill", task_id)
