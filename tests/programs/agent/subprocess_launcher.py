@@ -172,6 +172,12 @@ def _record(folder: Path) -> str:
     return f"{folder.parent.name}.{folder.name}"
 
 
+class KeepingLauncher(SubprocessLauncher):
+    """Its jobs run on other machines, as it were."""
+
+    keeps_legs = True
+
+
 class TellingLauncher(SubprocessLauncher):
     """Knows more of its jobs than that they run, and of its slots, as an engine or a cluster does."""
 
