@@ -1,8 +1,8 @@
 """From the agent's order to the first line of a pod, beside a bare Job of the same image and command.
 
-`KUBECONFIG=… python -m benchmarks.kubernetes.first_line [PAIRS]`, on a cluster whose only nodes are this
-machine and have the images of `make images`; pods use its network. Both ways stop at the moment that the
-command itself prints; they take turns.
+`KUBECONFIG=… python -m benchmarks.kubernetes.first_line [PAIRS]`, on a cluster whose nodes (with
+`DET_TEST_NODES=KEY=VALUE`: those with this label) are this machine and have the image; pods use its network.
+Both ways stop at the moment that the command itself prints; they take turns.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ COMMANDS = {
     "python -V": ["python3", "-c", "import time; print('first', time.time())"],
     "the harness": ["python3", "-c", "import determined, time; print('first', time.time())"],
 }
+KEY, _, VALUE = os.environ.get("DET_TEST_NODES", "").partition("=")
+SELECTOR = {KEY: VALUE} if KEY else {}
+"""The nodes; they may have a taint of that key."""
+ON_NODES: dict[str, Any] = {"hostNetwork": True}
+if KEY:
+    ON_NODES["tolerations"] = [{"key": KEY, "operator": "Exists"}]
 FIRST = re.compile(r"first ([\d.]+)")
 
 
@@ -53,7 +59,12 @@ def kubectl(namespace: str, *command: str, given: str | None = None) -> str:
 def by_bare_job(namespace: str, number: int, command: list[str]) -> float:
     """Seconds to the first line."""
     container = {"name": "main", "image": IMAGE, "command": command}
-    pod: dict[str, Any] = {"restartPolicy": "Never", "hostNetwork": True, "containers": [container]}
+    pod = {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "nodeSelector": SELECTOR,
+        **ON_NODES,
+    }
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -115,7 +126,8 @@ async def measure(
             "kubernetes": {
                 "namespace": namespace,
                 "max_slots": 1,
-                "pod_spec": {"spec": {"hostNetwork": True}},
+                "node_selector": SELECTOR,
+                "pod_spec": {"spec": ON_NODES},
             },
         }
     )

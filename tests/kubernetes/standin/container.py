@@ -113,7 +113,7 @@ class Container:
         """The main process, as this machine numbers it; None: it is not there yet."""
         if self._main is None and self._process is not None:
             pid = self._process.pid
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, LookupError):
                 self._main = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
         return self._main
 
