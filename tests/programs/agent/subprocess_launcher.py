@@ -172,6 +172,12 @@ def _record(folder: Path) -> str:
     return f"{folder.parent.name}.{folder.name}"
 
 
+class KeepingLauncher(SubprocessLauncher):
+    """Its jobs run on other machines, as it were."""
+
+    keeps_legs = True
+
+
 class TellingLauncher(SubprocessLauncher):
     """A launcher with waits, reasons and changing slots, like an engine or a cluster."""
 

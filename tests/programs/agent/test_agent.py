@@ -252,7 +252,7 @@ async def test_an_end_has_the_kind_and_the_reason_that_the_launcher_knows(
 def start_agent(config: AgentConfig, tmp_path: Path) -> subprocess.Popen[bytes]:
     """A separate agent process, to be killed."""
     file = tmp_path / "agent.json"
-    settings = json.loads(config.model_dump_json())
+    settings = json.loads(config.model_dump_json(exclude_unset=True))
     settings["agent_token"] = config.agent_token.get_secret_value()
     file.write_text(json.dumps(settings))
     code = (
@@ -426,6 +426,28 @@ async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
     assert control.signed_off == []
     go.touch()
     await control.until(lambda: control.exits)
+    assert control.exits["7.abc.1"]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("launcher", ["tests.programs.agent.subprocess_launcher:KeepingLauncher"])
+async def test_legs_on_other_machines_go_on_when_their_agent_is_told_to_end(
+    config: AgentConfig, control: FakeControl, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    script = (
+        "import sys, time, pathlib\nprint('on', flush=True)\n"
+        "while not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.02)"
+    )
+    control.model_defs["d1"] = archive({"train.py": script})
+    async with running(config):
+        control.start(spec(entrypoint=f"python3 train.py {go}"))
+        await control.until(lambda: control.text("stdout"))
+    # Else the service would give the leg to another agent.
+    assert (control.exits, control.signed_off) == ({}, [])
+    async with running(config):
+        await control.until(lambda: control.registrations[-1]["allocations"] == ["7.abc.1"])
+        go.touch()
+        await control.until(lambda: control.exits)
     assert control.exits["7.abc.1"]["exit_code"] == 0
 
 
