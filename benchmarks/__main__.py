@@ -32,6 +32,7 @@ NAMES = [
     "prefect_calls",
     "idle",
     "recovery",
+    "kubernetes.many_pods",
     "training",
     "training.launch",
     "search.engine",

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 CHAOS = "chaos"
 CLUSTERS = "clusters"
 CONTAINERS = "containers"
+KUBERNETES = "kubernetes"
 GANGS = "gangs"
 FRAMEWORKS = "frameworks"
 PUBLISHED = "published"
@@ -38,6 +39,7 @@ LONG: dict[str, tuple[str, ...]] = {
         "tests/integration/test_fencing.py",
     ),
     CONTAINERS: ("tests/integration/containers",),
+    KUBERNETES: ("tests/kubernetes/test_runs.py", "tests/kubernetes/test_truths.py"),
     GANGS: (
         "tests/integration/test_deepspeed.py",
         "tests/integration/test_distributed.py",
@@ -53,7 +55,7 @@ LONG: dict[str, tuple[str, ...]] = {
 
 ALL = tuple(LONG)
 _TRAINING = (GANGS, FRAMEWORKS, PUBLISHED)
-_LEGS = (CHAOS, CLUSTERS, CONTAINERS, GANGS)
+_LEGS = (CHAOS, CLUSTERS, CONTAINERS, KUBERNETES, GANGS)
 
 CONCERNS: dict[str, tuple[str, ...]] = {
     "constraints.txt": ALL,
@@ -113,6 +115,7 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "tests/templates.py": (FRAMEWORKS,),
     "tests/wheels.py": (CLUSTERS,),
     "tests/integration": (),
+    "tests/kubernetes": (KUBERNETES,),
     "tests/integration/conftest.py": (CLUSTERS, CONTAINERS),
     "tests/integration/gangs": (GANGS,),
     "tests/page_session.py": (PAGES,),

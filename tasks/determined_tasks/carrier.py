@@ -62,6 +62,7 @@ class Carrier(ABC):
         listening()                  once, after start(), or after found() returned True
         wait()                       once, after listening()
         enter(connection, ...)       any number of times after start() or found(), each in its own thread
+        ask_to_end()                 any number of times from listening() on, in a thread
         kill()                       at any time, any number of times, in any thread and in signal handlers
         end()                        once, after the last of the calls above, whatever they raised
         clean_up(keep)               once, after end(), when the exit is reported
@@ -148,6 +149,11 @@ class Carrier(ABC):
     @abstractmethod
     def kill(self) -> None:
         """Ends the training process at once, or before it starts. Returns without waiting."""
+
+    @abstractmethod
+    def ask_to_end(self) -> None:
+        """Sends SIGTERM to the training process, and to what it started in its group, where there are groups.
+        Returns without waiting for their end; nothing if it has ended, or a try that failed."""
 
     @abstractmethod
     def enter(self, connection: socket.socket, variables: Mapping[str, str]) -> None:

@@ -159,6 +159,14 @@ def files_of(identity: Identity | None) -> Iterator[None]:
         os.umask(umask)
 
 
+def own_name() -> str | None:
+    """The name of the account that this process runs as; None: it has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return None
+
+
 def inherited(identity: Identity | None, env: Mapping[str, str]) -> dict[str, str]:
     """The part of the agent's environment that a task inherits.
 
@@ -175,9 +183,13 @@ def inherited(identity: Identity | None, env: Mapping[str, str]) -> dict[str, st
 
 
 def variables(identity: Identity | None, workdir: Path) -> dict[str, str]:
-    """``HOME``, ``USER`` and ``LOGNAME``. An account whose home it cannot use gets ``workdir``."""
+    """``HOME``, ``USER`` and ``LOGNAME``. An account whose home it cannot use gets ``workdir``. So does an
+    account without a name, as in a pod; its number is its name then."""
     if identity is None:
-        return {}
+        if own_name() is not None:
+            return {}
+        number = str(os.getuid())
+        return {"HOME": str(workdir), "USER": number, "LOGNAME": number}
     with files_of(identity):
         # access() asks for the real ids.
         usable = os.access(identity.home, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)

@@ -3,7 +3,8 @@
 The supervisor is a process by itself, independent of the agent: when the agent dies it goes on, ships the
 logs and reports the exit. What the training process runs in is the carrier's part
 (:mod:`determined_tasks.carrier`). Two signals end the training process at once: KILL_SIGNAL is the service's
-order, SIGTERM means that this machine or its agent is stopped, which is not the training code's fault.
+order, SIGTERM means that this machine or its agent is stopped, which is not the training code's fault. Where
+the machine stays for a while after it, SIGTERM is a notice (:mod:`determined_tasks.going_away`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from determined.common.api import Session, errors
 from determined.common.backoff import Backoff
 from determined.common.forking import process as forked
 from determined.common.wire import paths
-from determined.common.wire.legs import AgentUser, ExitKind, LegSpec, Port
+from determined.common.wire.legs import ExitKind, LegSpec, Port
 from determined_tasks import (
     bell,
     context_dir,
@@ -36,6 +37,7 @@ from determined_tasks import (
     ports,
     restore_point,
     returning,
+    start_ids,
     supervision,
     task_environment,
 )
@@ -43,9 +45,9 @@ from determined_tasks.carrier import Carrier, NotStarted
 from determined_tasks.context_dir import ModelDefinitionError
 from determined_tasks.entrypoint import EntrypointError
 from determined_tasks.exit_reason import LegResult
+from determined_tasks.going_away import GoingAway
 from determined_tasks.identity import IdentityError
 from determined_tasks.leg_reporter import LegReporter
-from determined_tasks.limits import Limits
 from determined_tasks.process_carrier import ForkOptions, ProcessCarrier
 from determined_tasks.supervision import KILL_SIGNAL, LegRecord, heeding, lock
 from determined_tasks.task_environment import Place
@@ -115,7 +117,7 @@ def supervise(order: Mapping[str, Any]) -> int:
     stop = order.get("stop")
     if "allocation" in order:
         order = orjson.loads(Path(order["allocation"], supervision.ORDER).read_bytes())
-    spec, place = LegSpec.from_json(order["spec"]), read_place(order["place"])
+    spec, place = LegSpec.from_json(order["spec"]), Place.from_json(order["place"])
     if "container" in order:
         from determined_tasks.containers.carrier import ContainerCarrier
 
@@ -199,7 +201,11 @@ class Leg:
         self.address = ""
         self._serving: list[ports.Watch | Gates] = []
         self._doors: Any = None
-        self.reporter = LegReporter(reports, spec, place.agent_id, root / SPOOL, self._refused)
+        self._going: GoingAway | None = None
+        self.start_id = start_ids.of_leg(root)
+        self.reporter = LegReporter(
+            reports, spec, place.agent_id, root / SPOOL, self._refused, self.start_id
+        )
         self.carrier = make(spec, place, root, self.reporter)
 
     def run(self, stop: int | None = None) -> LegResult:
@@ -228,6 +234,8 @@ class Leg:
     def _heed(self, number: int) -> None:
         if number == KILL_SIGNAL:
             self.stop(LegResult(None, signal.SIGKILL, ExitKind.EXITED, "as asked for"))
+        elif self._going is not None:
+            self._going.notice()
         else:
             self.stop(exit_reason.infrastructure("stopped together with its agent"))
 
@@ -260,6 +268,7 @@ class Leg:
     def _begin(self) -> None:
         """Prepares and starts the training process. Raises as :class:`Carrier`, and PortsError."""
         carrier, run_dir = self.carrier, self.root / context_dir.RUN_DIR
+        start_ids.claim(self.service, self.spec, self.start_id)
         carrier.prepare(lambda hash_: fetch_model_def(self.service, hash_))
         with carrier.files():
             chosen = restore_point.choose(
@@ -284,6 +293,12 @@ class Leg:
         """From the start of the training process, after which threads may begin, to its end."""
         if self.has_agent:
             bell.listen(self.root, self._rung)
+        seconds = self.place.grace_seconds
+        if self.has_agent and seconds is not None:
+            # From now on there may be something to store.
+            self._going = GoingAway(
+                self.spec, self.place, self.start_id, self.carrier, self.stop, seconds
+            )
         if taken_over:
             self._read_ports()
             # The supervisor before this one may have had its door open.
@@ -291,6 +306,9 @@ class Leg:
         self._report_start()
         self.carrier.record().write(self.root)
         result = self.carrier.wait()
+        if self._going is not None:
+            self._going.end()
+            result = self._going.judged(result)
         if self.stopped is None and (lost := unsent.found(self.root / context_dir.RUN_DIR)):
             self.reporter.say(_reports_lost(lost), "WARNING")
         for one in self._serving:
@@ -380,20 +398,3 @@ def _reports_lost(pids: list[int]) -> str:
         f"{one} ended by os._exit() or a signal before its last reports were sent, which are lost; "
         "let the block of core.init() end first, or use sys.exit()"
     )
-
-
-def read_place(given: Mapping[str, Any]) -> Place:
-    """From the arguments of :class:`Place` in JSON."""
-    place = dict(given)
-    # An order of the release before, which a supervisor of this one takes over.
-    place.setdefault("token", place.pop("agent_token", ""))
-    place["work_dir"] = Path(place["work_dir"])
-    uuids = place.get("device_uuids") or {}
-    place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
-    if place.get("default_task") is not None:
-        place["default_task"] = AgentUser.from_json(place["default_task"])
-    if place.get("limits") is not None:
-        place["limits"] = Limits.from_json(place["limits"])
-    if place.get("checkpoint_dir") is not None:
-        place["checkpoint_dir"] = Path(place["checkpoint_dir"])
-    return Place(**place)

@@ -43,8 +43,10 @@ class LegReporter:
         agent_id: str,
         spool: Path,
         on_refused: Callable[[errors.BadRequestException], None],
+        start_id: str = "",
     ) -> None:
         self._service = service
+        self._start_id = start_id
         self._allocation_id = spec.allocation_id
         # One-node legs have no need to say where they run.
         is_gang = spec.nodes > 1
@@ -81,7 +83,13 @@ class LegReporter:
         After :meth:`begin` it waits for the service, on a connection of the caller's own.
         """
         started = Started(
-            pid, socket.gethostname(), self._agent_id, address, list(ports), self._node
+            pid,
+            socket.gethostname(),
+            self._agent_id,
+            address,
+            list(ports),
+            self._node,
+            self._start_id,
         )
         if self._thread is None:
             self.begin(started)
@@ -130,7 +138,10 @@ class LegReporter:
         self._shipper.finish()
         assert self._thread is not None
         self._thread.join()
-        self._post(paths.EXIT, replace(result.report, agent_id=self._agent_id, node=self._node))
+        report = replace(
+            result.report, agent_id=self._agent_id, node=self._node, start_id=self._start_id
+        )
+        self._post(paths.EXIT, report)
 
     def _post(
         self, where: str, report: Message, service: Session | None = None

@@ -310,6 +310,12 @@ class ProcessCarrier(Carrier):
         if self._user is not None and self._user.status is None:
             self._user.kill()
 
+    def ask_to_end(self) -> None:
+        user = self._started()
+        if user.status is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(user.pid, signal.SIGTERM)
+
     def enter(self, connection: socket.socket, variables: Mapping[str, str]) -> None:
         # Only now: most legs are never entered.
         from determined_tasks import beside, doors

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -46,7 +45,9 @@ class Place:
     ``shares_packages``: what trials install is their experiment's, and goes when that has ended;
     else each leg has its own. ``compiled_bytes``: how much of what trials compile is kept for the next ones
     (:mod:`determined_tasks.compiled_code`); 0: nothing. ``in_pod``: the supervisor is the main process of a
-    pod, which has the leg's devices, mounts, account and limits alone.
+    pod, which has the leg's devices, mounts, account and limits alone. ``grace_seconds``: how long the
+    machine stays after a SIGTERM to the supervisor (:mod:`determined_tasks.going_away`); None: the leg ends
+    at once.
     """
 
     work_dir: Path
@@ -63,6 +64,26 @@ class Place:
     shares_packages: bool = True
     compiled_bytes: int = 0
     in_pod: bool = False
+    grace_seconds: float | None = None
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Place:
+        """From its arguments in JSON. Those of an agent of a newer release, whose tasks' image is older, may
+        be more than are known here."""
+        known = {one.name for one in fields(cls)} | {"agent_token"}
+        place = {name: value for name, value in given.items() if name in known}
+        # An order of the release before, which a supervisor of this one takes over.
+        place.setdefault("token", place.pop("agent_token", ""))
+        place["work_dir"] = Path(place["work_dir"])
+        uuids = place.get("device_uuids") or {}
+        place["device_uuids"] = {int(slot): uuid for slot, uuid in uuids.items()}
+        if place.get("default_task") is not None:
+            place["default_task"] = AgentUser.from_json(place["default_task"])
+        if place.get("limits") is not None:
+            place["limits"] = Limits.from_json(place["limits"])
+        if place.get("checkpoint_dir") is not None:
+            place["checkpoint_dir"] = Path(place["checkpoint_dir"])
+        return cls(**place)
 
     def session(self) -> Session:
         """Requests to the service, each of which may be repeated."""
@@ -130,7 +151,7 @@ def work_dir(spec: LegSpec, account: Identity | None, default: Path) -> Path:
     """
     if spec.work_dir is None:
         return default
-    agent_user = account.name if account is not None else getpass.getuser()
+    agent_user = account.name if account is not None else identity.own_name() or str(os.getuid())
     names = {"AGENT_USER": agent_user, "DET_USER": spec.owner}
     return default / Template(spec.work_dir).safe_substitute(names)
 

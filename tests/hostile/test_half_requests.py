@@ -16,6 +16,7 @@ from determined_service.proxy import lobby
 from determined_service.proxy.http_protocol import HttpProtocol
 from determined_service.proxy.lobby import Lobby
 from tests.hostile.servers import serving
+from tests.waiting import until_async
 
 HELLO = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 MOST = 50
@@ -55,6 +56,10 @@ async def ask(port: int, *parts: bytes, pause: float = 0.0) -> bytes:
         return await reader.read()
     writer.close()
     return b""
+
+
+def _has_ended(reader: asyncio.StreamReader) -> bool:
+    return reader.at_eof() or reader.exception() is not None
 
 
 async def test_half_a_head_has_its_time(port: int) -> None:
@@ -100,6 +105,10 @@ async def test_a_request_is_served_despite_idle_connections(
     closing = HELLO.replace(b"Host: a\r\n", b"Host: a\r\nConnection: close\r\n")
     for _ in range(10):
         assert b"200 OK" in await ask(port, closing)
+    # Those that were silent for the longest time have gone.
+    gone = [reader for reader, _ in held[: 3 * MOST]]
+    await until_async("the first ones have gone", lambda: all(map(_has_ended, gone)))
+    assert not _has_ended(held[-1][0])
     for _, writer in held:
         writer.close()
 

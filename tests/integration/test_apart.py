@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.second_agent import second_agent
 from tests.integration.test_search import OPERATIONS_SCRIPT
 from tests.local_cluster import DET, LocalCluster
 from tests.waiting import TIMEOUT_S, until
 
-ROOT = Path(__file__).parents[2]
 POOLS = "resource_pools: [{pool_name: default}, {pool_name: apart}]\n"
 SEARCH = """
 name: apart
@@ -35,34 +31,10 @@ max_restarts: 0
 @pytest.fixture(scope="module")
 def apart() -> Iterator[tuple[LocalCluster, Path]]:
     """A cluster with an agent of the tests' launcher, in a pool by itself; and the agent's directory."""
-    with LocalCluster.running(config=POOLS) as cluster, contextlib.ExitStack() as stack:
-        settings = json.loads((cluster.data_dir / "agent.json").read_text())
-        work_dir = cluster.data_dir / "agents" / "apart"
-        settings.update(
-            agent_id="apart-1",
-            resource_pool="apart",
-            work_dir=str(work_dir),
-            launcher="tests.programs.agent.subprocess_launcher:SubprocessLauncher",
-        )
-        file, log = cluster.data_dir / "apart.json", cluster.data_dir / "apart.log"
-        file.write_text(json.dumps(settings))
-        path = os.pathsep.join(filter(None, [str(ROOT), cluster.env.get("PYTHONPATH", "")]))
-        with log.open("ab") as output:
-            agent = subprocess.Popen(
-                [sys.executable, "-P", "-m", "determined_deployments.agent"],
-                env={**cluster.env, "DET_AGENT_CONFIG": str(file), "PYTHONPATH": path},
-                stdout=output,
-                stderr=output,
-            )
-        stack.callback(agent.wait, TIMEOUT_S)
-        stack.callback(agent.terminate)
-        until(
-            "the agent is registered",
-            lambda: "registered as" in log.read_text() or agent.poll() is not None,
-            show=log.read_text,
-        )
-        assert agent.poll() is None, log.read_text()
-        yield cluster, work_dir
+    with LocalCluster.running(config=POOLS) as cluster:
+        launcher = "tests.programs.agent.subprocess_launcher:SubprocessLauncher"
+        with second_agent(cluster, "apart-1", resource_pool="apart", launcher=launcher) as agent:
+            yield cluster, agent.work_dir
 
 
 def test_a_search_needs_no_file_system_of_the_agent(
@@ -97,6 +69,6 @@ def test_somebody_enters_a_task_of_it(apart: tuple[LocalCluster, Path]) -> None:
             timeout=TIMEOUT_S,
         )
         assert entered.stdout.splitlines()[0] == "apart-1", entered.stderr
-        assert "/apart.jobs/leg-" in entered.stdout
+        assert "/apart-1.jobs/leg-" in entered.stdout
     finally:
         cluster.det("cmd", "kill", task_id)

@@ -2,6 +2,7 @@
 
 With KUBECONFIG, ``DET_TEST_IMAGE`` names an image with our packages that the nodes have or can pull. Where
 all nodes are this machine (``DET_TEST_NODES_ARE_HERE=1``), pods see this working tree and the tests' files.
+``DET_TEST_NODES=KEY=VALUE``: only nodes with this label are used, also if they have a taint of that key.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tests.kubernetes.standin.running import StandIn, running
 ROOT = Path(__file__).parents[2]
 KUBECONFIG = os.environ.get("KUBECONFIG")
 IMAGE = os.environ.get("DET_TEST_IMAGE")
+NODES = os.environ.get("DET_TEST_NODES", "")
 NODES_ARE_HERE = bool(os.environ.get("DET_TEST_NODES_ARE_HERE"))
 VERSIONS = ["1.33", "1.20"] if KUBECONFIG is None else ["its own"]
 """Of Kubernetes."""
@@ -47,9 +49,14 @@ class Target:
             "termination_grace": 10,
             **more,
         }
-        if self.standin is None and NODES_ARE_HERE:
-            given["pod_spec"] = _seeing(*folders)
-        return given
+        if self.standin is not None:
+            return given
+        spec = _seeing(*folders) if NODES_ARE_HERE else {}
+        if NODES:
+            key, _, value = NODES.partition("=")
+            given["node_selector"] = {key: value}
+            spec["tolerations"] = [{"key": key, "operator": "Exists"}]
+        return {**given, "pod_spec": {"spec": spec}} if spec else given
 
     def kubectl(self, *command: str) -> str:
         return _kubectl(self.kubeconfig, "--namespace", self.namespace, *command)
@@ -79,7 +86,7 @@ def _kubectl(kubeconfig: Path, *command: str) -> str:
 
 
 def _seeing(*folders: Path) -> dict[str, Any]:
-    """A pod_spec for nodes that are this machine: its network, the working tree and the folders."""
+    """For nodes that are this machine: its network, the working tree and the folders."""
     mounts = [(f"here-{number}", path) for number, path in enumerate((ROOT, *folders))]
     path = ":".join(str(ROOT / package) for package in PACKAGES)
     container = {
@@ -88,7 +95,7 @@ def _seeing(*folders: Path) -> dict[str, Any]:
         "volumeMounts": [{"name": name, "mountPath": str(where)} for name, where in mounts],
     }
     volumes = [{"name": name, "hostPath": {"path": str(where)}} for name, where in mounts]
-    return {"spec": {"hostNetwork": True, "containers": [container], "volumes": volumes}}
+    return {"hostNetwork": True, "containers": [container], "volumes": volumes}
 
 
 @pytest.fixture(scope="session")

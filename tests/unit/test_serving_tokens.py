@@ -117,8 +117,8 @@ def test_each_flow_that_asks_the_service_is_known_by_its_entrypoint() -> None:
 
 def test_an_order_of_the_release_before_is_read() -> None:
     """A supervisor of a container that was killed is followed by one of the release of the agent by then."""
-    from determined_tasks.leg import read_place
+    from determined_tasks.task_environment import Place
 
     given = {"work_dir": "/w", "master": "http://m", "agent_id": "a"}
-    assert read_place({**given, "agent_token": "secret"}).token == "secret"
-    assert read_place({**given, "token": "own"}).token == "own"
+    assert Place.from_json({**given, "agent_token": "secret"}).token == "secret"
+    assert Place.from_json({**given, "token": "own", "newer": 1}).token == "own"

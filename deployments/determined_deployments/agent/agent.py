@@ -97,8 +97,7 @@ class Agent:
             leaves = refused or launcher.keeps_legs
             work.cancel()
             await asyncio.gather(
-                _nothing() if leaves else self._sign_off(service),
-                legs.leave() if leaves else legs.stop(),
+                legs.leave() if leaves else self._stop_legs(service, legs),
                 prefect.stop() if prefect else _nothing(),
             )
             for task in loops:
@@ -175,7 +174,7 @@ class Agent:
             await launcher.changed.wait()
             await self._registered.wait()
             launcher.changed.clear()
-            state = AgentState(self._session, launcher.slots(), legs.waiting())
+            state = AgentState(self._session, launcher.slots(), legs.waiting(), legs.leaving())
             try:
                 await service.tell_state(self._config.agent_id, state)
             except errors.NotFoundException:
@@ -184,6 +183,14 @@ class Agent:
                 logger.debug("what has changed here is not told yet, trying again: %s", error)
                 launcher.changed.set()
             await asyncio.sleep(TELL_SECONDS)
+
+    async def _stop_legs(self, service: ServiceClient, legs: Legs) -> None:
+        """Signs off, and again while legs store their checkpoints: a silent agent's legs would be lost."""
+        stopping = asyncio.create_task(legs.stop())
+        while not stopping.done():
+            await self._sign_off(service)
+            await asyncio.wait({stopping}, timeout=HEARTBEAT_S)
+        await stopping
 
     async def _sign_off(self, service: ServiceClient) -> None:
         """Tells the service that no more work is taken here. Without it the agent counts as lost later."""
@@ -218,7 +225,7 @@ class Agent:
             raise
         for allocation_id in answer.kill:
             legs.kill(allocation_id)
-        if legs.waiting():
+        if legs.waiting() or legs.leaving():
             launcher.changed.set()
         logger.info("registered as %s", config.agent_id)
         return answer

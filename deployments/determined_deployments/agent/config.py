@@ -175,6 +175,9 @@ class AgentConfig(BaseModel):
     limits: LimitsOfLegs = Field(default_factory=LimitsOfLegs)
     container: Container = Field(default_factory=Container)
     kubernetes: Kubernetes = Field(default_factory=Kubernetes)
+    grace_seconds: float | None = Field(default=None, ge=5, le=3600)
+    """How long the machine stays after the agent, or a leg's supervisor, gets a SIGTERM, as on a machine that
+    a cloud takes back. Trials store a checkpoint in this time and go on elsewhere. None: legs end at once."""
     compiled_code: int | str = 16 << 30
     """How much of what trials compile is kept for the user's next trials of the same code, such as ``4G``; 0:
     nothing (docs/operate/agent.md)."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -65,8 +65,15 @@ class Legs:
 
     def waiting(self) -> dict[str, str]:
         """Of the legs that do not run yet, those that wait for something, and for what."""
+        return self._asked(self._launcher.waits_for)
+
+    def leaving(self) -> dict[str, str]:
+        """The legs whose machine goes away, and why."""
+        return self._asked(self._launcher.leaving)
+
+    def _asked(self, ask: Callable[[Running], str | None]) -> dict[str, str]:
         told = {
-            leg_id: self._launcher.waits_for(leg.running)
+            leg_id: ask(leg.running)
             for leg_id, leg in self._legs.items()
             if leg is not None and not leg.ended.done()
         }
@@ -97,6 +104,7 @@ class Legs:
             "device_uuids": {slot.id: slot.device.uuid for slot in slots if slot.device.uuid},
             "limits": self._limits,
             "compiled_bytes": self._config.compiled_code,
+            "grace_seconds": self._launcher.grace_seconds,
             **self._config.security_of_tasks(),
         }
         call = Call(SUPERVISE, {"spec": spec.to_json(), "place": place})
@@ -167,11 +175,14 @@ class Legs:
             await asyncio.wait(ending, timeout=timeout)
 
     async def stop(self) -> None:
-        """Ends all legs with the agent; their supervisors report it."""
+        """Ends all legs with the agent; their supervisors report it, within the launcher's
+        ``grace_seconds``."""
         legs = [leg for leg in self._legs.values() if leg is not None]
         await asyncio.gather(*(leg.signal(signal.SIGTERM) for leg in legs))
         if legs:
-            await asyncio.wait([leg.ended for leg in legs], timeout=STOP_SECONDS)
+            await asyncio.wait(
+                [leg.ended for leg in legs], timeout=self._launcher.grace_seconds or STOP_SECONDS
+            )
         await self.leave()
 
     async def leave(self) -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+import yaml
+
 from determined.common import local_cluster
 from determined.common.wire import limits, serving
 from determined.expconf.resources import LABEL_KEY, LABEL_VALUE
@@ -24,7 +26,7 @@ from determined_deployments.agent.launchers import built_in
 from determined_deployments.local import layout, slots, task_user
 from determined_deployments.local.errors import ClusterError
 
-LAUNCHERS = {"process": "fork_server", "docker": "docker"}
+LAUNCHERS = {"process": "fork_server", "docker": "docker", "kubernetes": "kubernetes"}
 TOKEN_VARIABLE = serving.AGENT_TOKEN
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -39,7 +41,7 @@ class Wishes:
 
     ``gpus``: ``all`` or a number. ``slots``: as of `cluster-up`. ``artificial_slots``: so many CPU slots,
     whatever the machine has. ``container``, ``limits``, ``rights``: the sections of the settings (``rights``:
-    ``security.containers``).
+    ``security.containers``). ``kubernetes``: the file with that section.
     """
 
     pool: str = "default"
@@ -52,6 +54,7 @@ class Wishes:
     container: dict[str, Any] = field(default_factory=dict)
     limits: dict[str, Any] = field(default_factory=dict)
     rights: dict[str, Any] = field(default_factory=dict)
+    kubernetes: Path | None = None
     labels: list[str] = field(default_factory=list)
     """``KEY=VALUE`` each."""
     task_user: str | None = None
@@ -116,7 +119,7 @@ class Cluster:
 def configure(wishes: Wishes) -> AgentConfig:
     """The agent's settings. Raises StartError."""
     if wishes.kind not in LAUNCHERS:
-        raise StartError(f"--type: expected {' or '.join(LAUNCHERS)}, found {wishes.kind!r}")
+        raise StartError(f"--type: expected {', '.join(LAUNCHERS)}, found {wishes.kind!r}")
     cluster = Cluster.find(wishes.master)
     if cluster is None:
         raise StartError(
@@ -132,14 +135,12 @@ def configure(wishes: Wishes) -> AgentConfig:
         raise StartError(
             f"--name: expected letters, digits, '_', '.' and '-', at most 128, found {name!r}"
         )
-    kind, devices = _slots(wishes)
-    account = _account(wishes, cluster)
+    is_on_kubernetes = wishes.kind == "kubernetes"
     return AgentConfig.model_validate(
         {
             "agent_id": name,
             "resource_pool": wishes.pool,
-            "slots": devices,
-            "slot_type": kind,
+            **(_of_pods(wishes) if is_on_kubernetes else _of_machine(wishes, cluster)),
             "launcher": LAUNCHERS[wishes.kind],
             "master_url": cluster.master_url,
             "agent_token": cluster.agent_token,
@@ -148,14 +149,47 @@ def configure(wishes: Wishes) -> AgentConfig:
             "work_dir": cluster.data_dir / "agents" / name,
             "checkpoint_dir": cluster.checkpoint_dir,
             "container": wishes.container,
-            "limits": wishes.limits,
-            "security": {
-                "containers": wishes.rights,
-                "default_task": account and account.model_dump(),
-            },
             "labels": _labels(wishes.labels),
         }
     )
+
+
+def _of_machine(wishes: Wishes, cluster: Cluster) -> dict[str, Any]:
+    """The settings of an agent whose tasks run on its own machine. Raises StartError."""
+    kind, devices = _slots(wishes)
+    account = _account(wishes, cluster)
+    return {
+        "slots": devices,
+        "slot_type": kind,
+        "limits": wishes.limits,
+        "security": {
+            "containers": wishes.rights,
+            "default_task": account and account.model_dump(),
+        },
+    }
+
+
+def _of_pods(wishes: Wishes) -> dict[str, Any]:
+    """The settings of an agent whose tasks are pods. Raises StartError."""
+    section: Any = {}
+    if wishes.kubernetes is not None:
+        try:
+            section = yaml.safe_load(wishes.kubernetes.read_text())
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise StartError(f"--kubernetes {wishes.kubernetes}: {error}") from None
+        if not isinstance(section, dict):
+            raise StartError(
+                f"--kubernetes {wishes.kubernetes}: expected a mapping, the section kubernetes of an agent's"
+                f" settings (docs/operate/kubernetes.md), found {type(section).__name__}"
+            )
+    count, is_gpu = _wanted_slots(wishes)
+    if count is not None:
+        section = {**section, "max_slots": count}
+    return {
+        "slot_type": "cuda" if is_gpu else "cpu",
+        "security": {"containers": wishes.rights},
+        "kubernetes": section,
+    }
 
 
 def _account(wishes: Wishes, cluster: Cluster) -> DefaultTask | None:
@@ -189,6 +223,16 @@ def _labels(given: Iterable[str]) -> dict[str, str]:
 
 
 def _slots(wishes: Wishes) -> tuple[Literal["cpu", "cuda"], list[dict[str, Any]]]:
+    """Those of this machine. Raises StartError."""
+    try:
+        kind, found = slots.detect(*_wanted_slots(wishes))
+    except ClusterError as error:
+        raise StartError(str(error)) from None
+    return kind, [slot.model_dump() for slot in found]
+
+
+def _wanted_slots(wishes: Wishes) -> tuple[int | None, bool | None]:
+    """How many; None: as many as there are. Whether GPUs; None: if there are any. Raises StartError."""
     given = [
         option
         for option, value in (
@@ -200,18 +244,13 @@ def _slots(wishes: Wishes) -> tuple[Literal["cpu", "cuda"], list[dict[str, Any]]
     ]
     if len(given) > 1:
         raise StartError(f"give one of {' and '.join(given)}, not both")
-    count, gpu = wishes.slots, None
     if wishes.artificial_slots is not None:
-        count, gpu = wishes.artificial_slots, False
-    elif wishes.gpus is not None:
-        if wishes.gpus != "all" and not wishes.gpus.isdecimal():
-            raise StartError(f"--gpus: expected 'all' or a number, found {wishes.gpus!r}")
-        count, gpu = None if wishes.gpus == "all" else int(wishes.gpus), True
-    try:
-        kind, found = slots.detect(count, gpu)
-    except ClusterError as error:
-        raise StartError(str(error)) from None
-    return kind, [slot.model_dump() for slot in found]
+        return wishes.artificial_slots, False
+    if wishes.gpus is None:
+        return wishes.slots, None
+    if wishes.gpus != "all" and not wishes.gpus.isdecimal():
+        raise StartError(f"--gpus: expected 'all' or a number, found {wishes.gpus!r}")
+    return None if wishes.gpus == "all" else int(wishes.gpus), True
 
 
 def become(config: AgentConfig) -> NoReturn:
@@ -226,7 +265,7 @@ def become(config: AgentConfig) -> NoReturn:
     _hold(config.work_dir / "agent.lock", config.agent_id)
     path = config.work_dir / "agent.json"
     # Secrets are stars in it.
-    content = json.loads(config.model_dump_json())
+    content = json.loads(config.model_dump_json(exclude_unset=True))
     content["agent_token"] = config.agent_token.get_secret_value()
     if config.prefect_auth is not None:
         content["prefect_auth"] = config.prefect_auth.get_secret_value()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,8 +51,36 @@ AGENTS = (
 
 @app.command("list|ls")
 def list_agents(ctx: typer.Context, json: Json = False, csv: Csv = False) -> None:
-    """List the agents, also those of which nothing is heard (SILENT) and those that have ended (ENDED)."""
-    render.show(AGENTS, state(ctx).cluster.list_agents(), chosen(json, csv), what="agents")
+    """List the agents, also those of which nothing is heard (SILENT) and those that have ended (ENDED).
+
+    Of an agent that stands for several machines each is a line, AGENT_ID/MACHINE.
+    """
+    agents = [one.document for one in state(ctx).cluster.list_agents()]
+    lines = [line for one in agents for line in _lines(one)]
+    render.show(AGENTS, lines, chosen(json, csv), document=agents, what="agents")
+
+
+def _lines(agent: Record) -> list[Record]:
+    # A service of the release before knows no machines.
+    machines = agent.get("machines") or {}
+    if not machines:
+        return [agent]
+    lines: list[Record] = []
+    for name, machine in machines.items():
+        every = (agent.get("slots") or {}).items()
+        slots = {key: slot for key, slot in every if slot["machine"] == name}
+        # Cordoned in the agent's cluster, or drained here.
+        drains = bool(slots) and all(slot["draining"] for slot in slots.values())
+        lines.append(
+            {
+                **agent,
+                "id": f"{agent['id']}/{name}",
+                "slots": slots,
+                "enabled": agent.get("enabled") and machine["enabled"],
+                "draining": agent.get("draining") or machine["draining"] or drains,
+            }
+        )
+    return lines
 
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT_ID", autocompletion=completion.agents)]
@@ -64,20 +93,31 @@ Drain = Annotated[bool, typer.Option("--drain", help="let what runs there finish
 
 @app.command("enable")
 def enable(ctx: typer.Context, agent_id: OneAgent = None, every: AllAgents = False) -> None:
-    """Give the agent work again."""
-    for agent in _chosen(ctx, agent_id, every):
-        agent.enable()
-        talk(f"agent {agent.id} is enabled")
+    """Give the agent, or one of its machines (AGENT_ID/MACHINE), work again."""
+    agents, machine = _chosen(ctx, agent_id, every)
+    for agent in agents:
+        if machine:
+            agent.enable_machine(machine)
+        else:
+            agent.enable()
+        talk(f"{_called(agent, machine)} is enabled")
 
 
 @app.command("disable")
 def disable(
     ctx: typer.Context, agent_id: OneAgent = None, every: AllAgents = False, drain: Drain = False
 ) -> None:
-    """Give the agent no more work; what runs there starts again elsewhere, unless --drain."""
-    for agent in _chosen(ctx, agent_id, every):
-        agent.disable(drain)
-        talk(f"agent {agent.id} is disabled" + (", and drains" if drain else ""))
+    """Give the agent, or one of its machines (AGENT_ID/MACHINE), no more work.
+
+    What runs there starts again elsewhere, unless --drain.
+    """
+    agents, machine = _chosen(ctx, agent_id, every)
+    for agent in agents:
+        if machine:
+            agent.disable_machine(machine, drain)
+        else:
+            agent.disable(drain)
+        talk(f"{_called(agent, machine)} is disabled" + (", and drains" if drain else ""))
 
 
 @app.command("remove|rm")
@@ -100,12 +140,20 @@ def reference(ctx: typer.Context, agent_id: str) -> Agent:
     return Agent(state(ctx).session, agent_id)
 
 
-def _chosen(ctx: typer.Context, agent_id: str | None, every: bool) -> list[Agent]:
+def _chosen(ctx: typer.Context, agent_id: str | None, every: bool) -> tuple[list[Agent], str]:
+    """The agents, and the machine that is meant; empty: the agents as a whole."""
     if (agent_id is None) != every:
         raise typer.BadParameter("give an AGENT_ID, or --all")
-    if agent_id is not None:
-        return [reference(ctx, agent_id)]
-    return state(ctx).cluster.list_agents()
+    if agent_id is None:
+        return state(ctx).cluster.list_agents(), ""
+    name, slash, machine = agent_id.partition("/")
+    if slash and not (name and machine):
+        raise typer.BadParameter(f"{agent_id!r} is neither AGENT_ID nor AGENT_ID/MACHINE")
+    return [reference(ctx, name)], machine
+
+
+def _called(agent: Agent, machine: str) -> str:
+    return f"machine {agent.id}/{machine}" if machine else f"agent {agent.id}"
 
 
 STARTER = "determined.agent_start"
@@ -116,7 +164,7 @@ def start(
     ctx: typer.Context,
     pool: Annotated[str, typer.Option("--pool", help="the resource pool to serve")] = "default",
     kind: Annotated[
-        str, typer.Option("--type", metavar="process|docker", help="what trials run in")
+        str, typer.Option("--type", metavar="process|docker|kubernetes", help="what trials run in")
     ] = "process",
     slots: Annotated[
         int | None,
@@ -150,7 +198,23 @@ def start(
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option("--image", help="of experiments that name none (with --type docker)"),
+        typer.Option("--image", help="of experiments that name none (not with --type process)"),
+    ] = None,
+    kubernetes: Annotated[
+        Path | None,
+        typer.Option(
+            "--kubernetes",
+            metavar="FILE",
+            help="YAML or JSON: the section kubernetes of the agent's settings (with --type kubernetes)",
+        ),
+    ] = None,
+    master_inside: Annotated[
+        str | None,
+        typer.Option(
+            "--master-inside",
+            metavar="URL",
+            help="the service's address in containers and pods, if it is another one there",
+        ),
     ] = None,
     network: Annotated[
         str | None,
@@ -191,15 +255,25 @@ def start(
         "images": dict.fromkeys(("cpu", "cuda"), image) if image else None,
         "network_mode": network,
         "harness": harness,
+        "master_url": master_inside,
     }
     rights = {"capabilities": capabilities, "devices": devices, "host_paths": host_paths}
-    if kind != "docker" and any((*container.values(), *rights.values())):
-        raise typer.BadParameter("--image, --network, --harness and --allow-… need --type docker")
+    if kind == "process" and any((*container.values(), *rights.values())):
+        raise typer.BadParameter(
+            "--image, --network, --harness, --master-inside and --allow-… need --type docker or kubernetes"
+        )
+    if kind == "kubernetes" and any((network, memory, task_user)):
+        raise typer.BadParameter(
+            "--network, --memory and --task-user are not for pods: their file --kubernetes has pod_spec and"
+            " slot_resources, and accounts are linked to users (det user link-with-agent-user)"
+        )
+    if kind != "kubernetes" and kubernetes is not None:
+        raise typer.BadParameter("--kubernetes needs --type kubernetes")
     if (reason := installation.no_agents_here()) is not None:
         raise CliError(reason)
     points = metadata.entry_points(group=STARTER)
     if not points:
-        needed = ["cluster", *(["docker"] if kind == "docker" else [])]
+        needed = ["cluster", *([kind] if kind in ("docker", "kubernetes") else [])]
         talk(f"error: the platform is not installed here: {installation.command(*needed)}")
         raise typer.Exit(1)
     options = {
@@ -215,6 +289,7 @@ def start(
         "container": {key: value for key, value in container.items() if value},
         "limits": {"memory": memory} if memory else {},
         "rights": {key: value for key, value in rights.items() if value},
+        "kubernetes": kubernetes,
     }
     try:
         next(iter(points)).load()(options)

@@ -46,7 +46,9 @@ _OUR_POD = {
     # The platform signals process 1 of the trial's container, which must be the supervisor.
     "shareProcessNamespace": False,
 }
-_SECRET_SECTIONS = (("secretKeyRef",), ("secretRef",), ("secret",), ("nodePublishSecretRef",))
+_SECRET_SECTIONS = frozenset(
+    {"secretKeyRef", "secretRef", "secret", "nodePublishSecretRef", "imagePullSecrets"}
+)
 _CONTAINERS = ("containers", "initContainers")
 _PATCH, _REPLACE, _DELETE = "$patch", "replace", "delete"
 #: The fields by which Kubernetes recognises items of its lists; all other lists are replaced.
@@ -174,6 +176,12 @@ def _ours(path: Path, container: dict[str, Any]) -> Iterator[tuple[Path, str]]:
                 name = str(item.get(_ITEM_KEYS[key], ""))
                 if not name or name.startswith(ours):
                     yield (*path, key, index, _PATCH), _TAKES_OURS
+    # They say how many GPUs the task has.
+    resources = _mapping(container, "resources")
+    for section in ((), ("requests",), ("limits",)):
+        found = _mapping(resources, section[0]) if section else resources
+        if _PATCH in found:
+            yield (*path, "resources", *section, _PATCH), _TAKES_OURS
 
 
 def _directives(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
@@ -220,7 +228,9 @@ def _secrets(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
             yield from _secrets(item, (*path, index))
     elif isinstance(value, dict):
         for key, item in value.items():
-            is_name = key == "secretName" or (key == "name" and path[-1:] in _SECRET_SECTIONS)
+            is_name = key == "secretName" or (
+                key == "name" and not _SECRET_SECTIONS.isdisjoint(path[-2:])
+            )
             if is_name and is_our_secret(item):
                 yield (*path, str(key)), f"{item!r} is a Secret of the platform"
             yield from _secrets(item, (*path, str(key)))

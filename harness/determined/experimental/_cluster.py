@@ -20,7 +20,8 @@ class Agent:
 
     Attributes:
         id: its id.
-        document: the service's JSON: ``state``, ``slots``, ``resourcePools``, ``addresses`` and others.
+        document: the service's JSON: ``state``, ``slots``, ``machines``, ``resourcePools``, ``addresses`` and
+            others.
     """
 
     def __init__(
@@ -41,6 +42,15 @@ class Agent:
     def disable(self, drain: bool = False) -> None:
         """Gives the agent no more work. What runs there starts again elsewhere, unless ``drain``."""
         self._session.post(f"{self._path}/disable", json={"drain": drain})
+
+    def enable_machine(self, machine: str) -> None:
+        """Gives one of its machines work again, if it stands for several."""
+        self._session.post(f"{self._path}/machines/{quote(machine, safe='')}/enable")
+
+    def disable_machine(self, machine: str, drain: bool = False) -> None:
+        """Gives one of its machines no more work; see :meth:`disable`."""
+        path = f"{self._path}/machines/{quote(machine, safe='')}/disable"
+        self._session.post(path, json={"drain": drain})
 
     def enable_slot(self, slot_id: int) -> None:
         """Gives one of its slots work again."""

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from determined.common.wire import paths, serving
 from determined.common.wire.doors import DoorState
-from determined.common.wire.legs import Exited, PortState, Started
+from determined.common.wire.legs import Exited, Notice, PortState, Started, Starting
 from determined.common.wire.returned import Returned
 from determined.common.wire.serving import Served
 from determined_service.access.dependencies import SupervisorAuth, may_serve
@@ -20,7 +20,7 @@ from determined_service.base.bounds import Id
 from determined_service.base.errors import NotFound, OverQuota, TooLarge
 from determined_service.base.json import JsonResponse
 from determined_service.base.streams import Stream
-from determined_service.lifecycle import doors, ports, task_files
+from determined_service.lifecycle import doors, notices, ports, starts, task_files
 from determined_service.lifecycle.exits import Exit
 from determined_service.lifecycle.legs import definition_of_leg, end_leg, start_leg
 from determined_service.state.change import changing, reader
@@ -29,6 +29,26 @@ from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
 router = Router("Agents")
+
+
+@router.post(paths.STARTING)
+async def starting(
+    allocation_id: str, given: Starting, supervisor: SupervisorAuth, db: Db
+) -> Response:
+    """A supervisor is about to start the process. 409: another start of it was there before, or it has
+    ended."""
+    async with changing(db) as change:
+        await starts.take(change, allocation_id, given.node, given.start_id)
+    return JsonResponse({})
+
+
+@router.post(paths.NOTICE)
+async def notice(allocation_id: str, given: Notice, supervisor: SupervisorAuth, db: Db) -> Response:
+    """The machine under the process goes away: it is preempted. 409: it has ended, or another start of it
+    counts."""
+    async with changing(db) as change:
+        await notices.note(change, allocation_id, given)
+    return JsonResponse({})
 
 
 @router.post(paths.RUNNING)
@@ -43,7 +63,9 @@ async def running(
     """The process has started. 409: it must not run (any more) and must be killed. 400: its ports are not
     those that the allocation was given."""
     async with changing(db) as change:
-        await start_leg(change, allocation_id, given.pid, given.agent_id, given.node)
+        await start_leg(
+            change, allocation_id, given.pid, given.agent_id, given.node, given.start_id
+        )
         found = given.ports
         # An agent is believed: of the release before, the supervisors have the agents' token.
         if found and supervisor.serves is not None:
@@ -117,10 +139,18 @@ async def files(
 
 @router.post(paths.EXIT)
 async def exited(allocation_id: str, given: Exited, supervisor: SupervisorAuth, db: Db) -> Response:
-    """The process is gone and its logs are shipped. The first report counts."""
+    """The process is gone and its logs are shipped. The first report counts. 409: another start of it
+    counts."""
     end = Exit(given.kind, given.exit_code, given.signal, given.reason)
     async with changing(db) as change:
-        await end_leg(change, allocation_id, end, node=given.node, agent_id=given.agent_id)
+        await end_leg(
+            change,
+            allocation_id,
+            end,
+            node=given.node,
+            agent_id=given.agent_id,
+            start_id=given.start_id,
+        )
     return JsonResponse({})
 
 

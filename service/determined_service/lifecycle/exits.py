@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from determined.common.wire.last_words import EXITED, FAILED, FAILED_OTHERWISE
-from determined.common.wire.legs import ExitKind
+from determined.common.wire.legs import ExitKind, going_away
 from determined_searchers import ExitReason
 from determined_service.state import states
 
@@ -91,6 +91,8 @@ class ExitFacts:
     preempt_acked: bool = False
     preempted_for: str | None = None
     """Why a scheduler stopped it, in words."""
+    leaving: str | None = None
+    """Why its machine went away, or one of a gang's, in words; it was told to store a checkpoint."""
     kill_requested: bool = False
     experiment_state: str = states.ACTIVE
     trial_state: str = states.ACTIVE
@@ -185,8 +187,8 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
     1. the trial or its experiment is being killed or stopped: it ends;
     2. it called its hyperparameters invalid: completed, and the searcher hears of it;
     3. its agent's cluster had no room for it: again, uncounted, after a rest;
-    4. the platform lost the leg, or killed it for not heeding a preemption: again, uncounted, and after
-       several losses in a row only after a wait;
+    4. the platform lost the leg (what fails while its machine goes away is lost), or killed it for not
+       heeding a preemption: again, uncounted, and after several losses in a row only after a wait;
     5. exit code 0: see :func:`_clean_exit`;
     6. it could not start, for a reason that will not go away, or must not be retried: error;
     7. anything else is a failure: again while restarts are left, else error.
@@ -218,6 +220,8 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
         return ExitDecision(Outcome.UNPLACED, words, Next.REST if again is Next.REQUEUE else again)
     if facts.kind is ExitKind.INFRASTRUCTURE:
         return _lost(facts, words)
+    if failed and facts.leaving is not None and facts.kind is ExitKind.EXITED:
+        return _lost(facts, f"{going_away(facts.leaving)}; {words}")
     if failed and facts.kill_requested and facts.preempt_requested:
         return ExitDecision(
             Outcome.PREEMPTED,
@@ -240,6 +244,8 @@ def decide_exit(facts: ExitFacts) -> ExitDecision:
 
 
 def _preempted(facts: ExitFacts) -> str:
+    if facts.leaving is not None:
+        return going_away(facts.leaving)
     return "preempted" if facts.preempted_for is None else f"preempted: {facts.preempted_for}"
 
 

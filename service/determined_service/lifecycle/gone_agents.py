@@ -55,6 +55,7 @@ _FORGET = sa.text(
     DELETE FROM agents g
     WHERE g.last_heartbeat < now() - make_interval(secs => :after) AND g.enabled AND NOT g.draining
       AND NOT EXISTS (SELECT FROM slots s WHERE s.agent_id = g.id AND NOT s.enabled)
+      AND NOT EXISTS (SELECT FROM disabled_machines m WHERE m.agent_id = g.id)
       AND NOT EXISTS (SELECT FROM {NODES} AS n WHERE n.agent_id = g.id AND n.state <> 'TERMINATED')
     RETURNING g.id
     """
@@ -64,7 +65,8 @@ _FORGET = sa.text(
 async def forget(db: Database, after_s: float) -> list[str]:
     """Removes agents that were not heard of for ``after_s`` seconds and run nothing; returns their names.
 
-    Those that an administrator has disabled, or slots of them, stay: they would come back enabled.
+    Those that an administrator has disabled, or slots or machines of them, stay: they would come back
+    enabled.
     """
     async with reader(db).connect() as conn:
         return sorted((await conn.execute(_FORGET, {"after": after_s})).scalars())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from determined.common.wire.legs import ExitKind
@@ -9,6 +11,7 @@ from determined_registry.database.tables import allocations, experiments, tasks
 from determined_service.base import topics
 from determined_service.base.errors import Conflict
 from determined_service.ingest import logs
+from determined_service.lifecycle import starts
 from determined_service.lifecycle.exits import Exit, last_line, of_gang
 from determined_service.lifecycle.kinds.table import lock_leg, slot_kind
 from determined_service.state import nodes, prefect_states, states
@@ -20,9 +23,11 @@ from determined_service.state.states import ALLOCATION, require_move_made
 _BEGINS = sa.text(
     """
     WITH moved AS (
-        UPDATE allocations a SET state = 'RUNNING', started_at = now(), pid = :pid, waits_for = NULL
+        UPDATE allocations a SET state = 'RUNNING', started_at = now(), pid = :pid, waits_for = NULL,
+            start_id = CASE WHEN a.nodes = 1 THEN coalesce(a.start_id, :start_id) END
         FROM tasks k
         WHERE a.id = :id AND a.state = ANY(:sources) AND k.id = a.task_id
+          AND coalesce(a.start_id = :start_id, true)
         RETURNING a.id, a.task_id, a.run_id, a.agent_id, a.nodes, a.started_at, a.trial_id,
                   a.experiment_id, a.resource_pool, k.kind
     ), written AS (
@@ -57,9 +62,10 @@ _ENDS = sa.text(
 _NODE_BEGINS = sa.text(
     """
     UPDATE allocation_resources
-    SET state = 'RUNNING', pid = :pid, started_at = coalesce(started_at, now()), waits_for = NULL
+    SET state = 'RUNNING', pid = :pid, started_at = coalesce(started_at, now()), waits_for = NULL,
+        start_id = coalesce(start_id, :start_id)
     WHERE allocation_id = :id AND (node = :node OR cast(:node AS int) IS NULL AND agent_id = :agent_id)
-      AND state <> 'TERMINATED' RETURNING id
+      AND state <> 'TERMINATED' AND coalesce(start_id = :start_id, true) RETURNING id
     """
 )
 _NODE_ENDS = sa.text(
@@ -141,25 +147,31 @@ async def start_leg(
     pid: int | None,
     agent_id: str | None = None,
     node: int | None = None,
+    start_id: str = "",
 ) -> None:
     """The process runs; of a gang that of ``node``, and the leg begins with the first. None: of the node on
     ``agent_id``, as supervisors of the release before say.
 
-    Raises NotFound; Conflict when the allocation, or the node, has ended meanwhile.
+    Raises NotFound; Conflict when the allocation, or the node, has ended meanwhile, or another start of it
+    counts (:mod:`.starts`).
     """
-    await _start(change, allocation_id, pid)
+    starts.require_id(start_id)
+    given = {"id": allocation_id, "pid": pid, "start_id": start_id or None}
+    await _start(change, given, node)
     if node is not None or agent_id is not None:
-        given = {"id": allocation_id, "node": node, "agent_id": agent_id, "pid": pid}
+        given |= {"node": node, "agent_id": agent_id}
         if (await change.conn.execute(_NODE_BEGINS, given)).first() is None:
+            await starts.require_current(change, allocation_id, node, start_id)
             which = f"on agent {agent_id}" if node is None else str(node)
             raise Conflict(f"allocation {allocation_id} has no node {which} any more")
 
 
-async def _start(change: Change, allocation_id: str, pid: int | None) -> None:
+async def _start(change: Change, given: dict[str, Any], node: int | None) -> None:
+    allocation_id = given["id"]
     sources = ALLOCATION.sources(states.RUNNING)
-    given = {"id": allocation_id, "sources": sources, "pid": pid}
-    leg = (await change.conn.execute(_BEGINS, given)).first()
+    leg = (await change.conn.execute(_BEGINS, {**given, "sources": sources})).first()
     if leg is None:
+        await starts.require_current(change, allocation_id, node, given["start_id"] or "")
         await require_move_made(change, ALLOCATION, allocation_id, states.RUNNING)
         return
     kind = slot_kind(leg.kind)
@@ -225,19 +237,23 @@ async def end_leg(
     node: int | None = None,
     agent_id: str | None = None,
     only_in: str | None = None,
+    start_id: str = "",
 ) -> None:
     """Ends the allocation; its kind of task decides what follows. A repeated report changes nothing.
 
     ``node``: of a gang, whose process ended; None: that on ``agent_id``, as supervisors of the release before
     say. A gang ends with its last node, and one that fails ends the others; without node and agent all nodes
     are given up. ``only_in``: nothing changes either when the allocation, or the gang's node, is not in this
-    state (any more). Raises NotFound.
+    state (any more). Raises NotFound; Conflict when another start than ``start_id`` counts.
     """
     kind, leg = await lock_leg(change, allocation_id)
     if leg.state == states.TERMINATED:
         return
+    starts.require_same(allocation_id, leg.start_id, start_id)
     whole = exit
     if leg.nodes > 1 and (node is not None or agent_id is not None):
+        if start_id:
+            await starts.require_current(change, allocation_id, node, start_id)
         last = await _end_node(change, allocation_id, node, agent_id, exit, only_in)
         if last is None:
             return

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base.spread import Spread, could_hold
+from determined_service.state import presence
 
 _NO_RESTART = sa.text(
     """
@@ -32,11 +33,12 @@ _EXCLUDES_NOW = sa.text(
 )
 # Agents that were here within the last minutes, as at submission: one that restarts counts.
 _LEFT = sa.text(
-    """
+    f"""
     SELECT e.resource_pool, (SELECT (config ->> 'launch_error')::bool FROM cluster) AS launch_error,
-           coalesce((e.config #>> '{resources,slots_per_trial}')::int, 1) AS wanted,
-           (e.config #>> '{resources,is_single_node}')::bool AS single_node, ARRAY(
-        SELECT (SELECT count(*) FROM slots s WHERE s.agent_id = g.id AND s.enabled AND NOT s.draining)
+           coalesce((e.config #>> '{{resources,slots_per_trial}}')::int, 1) AS wanted,
+           (e.config #>> '{{resources,is_single_node}}')::bool AS single_node, ARRAY(
+        SELECT (SELECT count(*) FROM slots s
+                WHERE s.agent_id = g.id AND {presence.is_usable()} AND NOT s.draining)
         FROM agents g
         WHERE g.resource_pool = e.resource_pool AND g.id <> ALL(:excluded)
           AND g.last_heartbeat > now() - interval '5 minutes'

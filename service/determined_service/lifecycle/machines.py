@@ -31,7 +31,7 @@ async def use_agent(db: Database, agent_id: str, *, enabled: bool, drain: bool =
             raise NotFound(f"agent {agent_id!r} does not exist")
         change.notify(topics.SCHEDULER)
     if not enabled and not drain:
-        await _end(db, agent_id, None, f"agent {agent_id} was disabled")
+        await _end(db, agent_id, f"agent {agent_id} was disabled")
 
 
 async def use_slot(
@@ -48,7 +48,45 @@ async def use_slot(
             raise NotFound(f"agent {agent_id!r} has no slot {slot_id}")
         change.notify(topics.SCHEDULER)
     if not enabled and not drain:
-        await _end(db, agent_id, slot_id, f"slot {slot_id} of agent {agent_id} was disabled")
+        await _end(
+            db, agent_id, f"slot {slot_id} of agent {agent_id} was disabled", slot_id=slot_id
+        )
+
+
+_DISABLE = sa.text(
+    """
+    INSERT INTO disabled_machines (agent_id, machine, draining)
+    SELECT DISTINCT agent_id, machine, :drain FROM slots WHERE agent_id = :agent_id AND machine = :machine
+    ON CONFLICT (agent_id, machine) DO UPDATE SET draining = excluded.draining
+    RETURNING agent_id
+    """
+)
+_ENABLE = sa.text(
+    """
+    WITH gone AS (
+        DELETE FROM disabled_machines WHERE agent_id = :agent_id AND machine = :machine RETURNING agent_id
+    )
+    SELECT agent_id FROM gone
+    UNION SELECT agent_id FROM slots WHERE agent_id = :agent_id AND machine = :machine
+    """
+)
+
+
+async def use_machine(
+    db: Database, agent_id: str, machine: str, *, enabled: bool, drain: bool = False
+) -> None:
+    """As :func:`use_agent`, for one machine of an agent that stands for several.
+
+    Holds for our scheduler alone: what others do with the machine is not changed.
+    """
+    given = {"agent_id": agent_id, "machine": machine}
+    async with changing(db) as change:
+        statement = _ENABLE if enabled else _DISABLE.bindparams(drain=drain)
+        if (await change.conn.execute(statement, given)).first() is None:
+            raise NotFound(f"agent {agent_id!r} has no machine {machine!r}")
+        change.notify(topics.SCHEDULER)
+    if not enabled and not drain:
+        await _end(db, agent_id, f"machine {agent_id}/{machine} was disabled", machine=machine)
 
 
 async def remove_agent(db: Database, agent_id: str, agent_timeout_s: float) -> None:
@@ -66,7 +104,7 @@ async def remove_agent(db: Database, agent_id: str, agent_timeout_s: float) -> N
         await change.conn.execute(
             sa.update(agents).where(agents.c.id == agent_id).values(away=presence.ENDED)
         )
-    await _end(db, agent_id, None, f"agent {agent_id} was removed")
+    await _end(db, agent_id, f"agent {agent_id} was removed")
     async with changing(db) as change:
         done = await change.conn.execute(
             sa.delete(agents).where(agents.c.id == agent_id, agents.c.away == presence.ENDED)
@@ -87,9 +125,17 @@ _IS_HERE = sa.text(
 )
 
 
-async def _end(db: Database, agent_id: str, slot_id: int | None, reason: str) -> None:
+async def _end(
+    db: Database,
+    agent_id: str,
+    reason: str,
+    *,
+    slot_id: int | None = None,
+    machine: str | None = None,
+) -> None:
+    given = {"agent_id": agent_id, "slot_id": slot_id, "machine": machine}
     async with db.tx() as conn:
-        found = await conn.execute(_HOLDERS, {"agent_id": agent_id, "slot_id": slot_id})
+        found = await conn.execute(_HOLDERS, given)
         held = list(found)
     for row in held:
         async with changing(db) as change:
@@ -102,6 +148,9 @@ _HOLDERS = sa.text(
     SELECT n.id, n.node FROM {NODES} AS n
     WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED'
       AND (cast(:slot_id AS int) IS NULL OR n.slot_ids @> to_jsonb(cast(:slot_id AS int)))
+      AND (cast(:machine AS text) IS NULL OR EXISTS (
+          SELECT FROM slots s WHERE s.agent_id = n.agent_id AND s.machine = :machine
+            AND n.slot_ids @> to_jsonb(s.slot_id)))
     ORDER BY n.id, n.node
     """
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import shutil
@@ -48,11 +49,19 @@ async def received(body: AsyncIterator[bytes], folder: Path) -> AsyncIterator[Pa
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """The regular file ``path``. Raises OSError, also for a link."""
+    """The regular file ``path``. Raises OSError: FileNotFoundError for a link, which may have taken the
+    file's place since MLflow's server looked."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise FileNotFoundError(f"{path} is not a regular file")
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise FileNotFoundError(f"{path} is a link") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(f"{path} is not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
         yield file
 
 

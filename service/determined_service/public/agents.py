@@ -12,10 +12,11 @@ from fastapi import Path
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import slots
+from determined_registry.database.tables import disabled_machines, slots
 from determined_service.access.dependencies import ClusterAdmin, ClusterReader
+from determined_service.base.bounds import Name
 from determined_service.base.errors import NotFound
-from determined_service.lifecycle.machines import remove_agent, use_agent, use_slot
+from determined_service.lifecycle.machines import remove_agent, use_agent, use_machine, use_slot
 from determined_service.state import presence
 from determined_service.state.nodes import NODES
 from determined_service.views.paging import Limit, Offset, pagination, window
@@ -54,12 +55,16 @@ def _container(allocation: sa.Row[Any]) -> dict[str, Any]:
     }
 
 
-def _slot_json(slot: sa.Row[Any], agent: sa.Row[Any], held: dict[int, Any]) -> dict[str, Any]:
+def _slot_json(
+    slot: sa.Row[Any], agent: sa.Row[Any], held: dict[int, Any], disabled: dict[str, bool]
+) -> dict[str, Any]:
+    """``disabled``: the agent's machines that are out of use, and whether they drain."""
     allocation = held.get(slot.slot_id)
     return {
         "id": str(slot.slot_id),
-        "enabled": slot.enabled and agent.enabled,
-        "draining": agent.draining or slot.draining,
+        "machine": slot.machine,
+        "enabled": slot.enabled and agent.enabled and slot.machine not in disabled,
+        "draining": agent.draining or slot.draining or disabled.get(slot.machine, False),
         "device": {
             "id": slot.slot_id,
             "type": _TYPES.get(slot.device.get("type", ""), "TYPE_UNSPECIFIED"),
@@ -87,6 +92,15 @@ def _stats(found: list[dict[str, Any]], key: str) -> dict[str, Any]:
     }
 
 
+def _machines(its_slots: list[dict[str, Any]], disabled: dict[str, bool]) -> dict[str, Any]:
+    """Of an agent that stands for several machines: each, also one that is disabled and has no slots now."""
+    names = {slot["machine"] for slot in its_slots if slot["machine"] is not None}
+    return {
+        name: {"enabled": name not in disabled, "draining": disabled.get(name, False)}
+        for name in sorted({*names, *disabled})
+    }
+
+
 _AGENTS = sa.text(
     f"""
     SELECT g.*, {presence.state()} AS state FROM agents g
@@ -106,11 +120,15 @@ async def read_agents(
     by_agent: dict[str, list[sa.Row[Any]]] = defaultdict(list)
     for slot in await conn.execute(sa.select(slots).order_by(slots.c.slot_id)):
         by_agent[slot.agent_id].append(slot)
+    disabled: dict[str, dict[str, bool]] = defaultdict(dict)
+    for one in await conn.execute(sa.select(disabled_machines)):
+        disabled[one.agent_id][one.machine] = one.draining
     found = []
     for agent in await conn.execute(_AGENTS, {"id": agent_id, "timeout": timeout_s}):
         mine = live.get(agent.id, [])
         held = {slot_id: one for one in mine for slot_id in one.slot_ids}
-        its_slots = [_slot_json(slot, agent, held) for slot in by_agent[agent.id]]
+        off = disabled[agent.id]
+        its_slots = [_slot_json(slot, agent, held, off) for slot in by_agent[agent.id]]
         found.append(
             {
                 "id": agent.id,
@@ -124,6 +142,7 @@ async def read_agents(
                 "draining": agent.draining,
                 "version": agent.version,
                 "slots": {slot["id"]: slot for slot in its_slots},
+                "machines": _machines(its_slots, off),
                 "containers": {one.leg_id: _container(one) for one in mine},
                 "slotStats": {
                     "typeStats": _stats(its_slots, "type"),
@@ -218,6 +237,30 @@ async def disable_agent(
 ) -> dict[str, Any]:
     """Gives the agent no more work. What runs there starts again elsewhere, unless it may finish."""
     await use_agent(db, agent_id, enabled=False, drain=given is not None and given.drain)
+    return await get_agent(agent_id, user, db, settings)
+
+
+@router.post("/agents/{agent_id}/machines/{machine}/enable")
+async def enable_machine(
+    agent_id: str, machine: Name, user: ClusterAdmin, db: Db, settings: SettingsOf
+) -> dict[str, Any]:
+    """Gives one machine of an agent that stands for several work again."""
+    await use_machine(db, agent_id, machine, enabled=True)
+    return await get_agent(agent_id, user, db, settings)
+
+
+@router.post("/agents/{agent_id}/machines/{machine}/disable")
+async def disable_machine(
+    agent_id: str,
+    machine: Name,
+    user: ClusterAdmin,
+    db: Db,
+    settings: SettingsOf,
+    given: Disable | None = None,
+) -> dict[str, Any]:
+    """Gives one machine no more work. What runs there starts again elsewhere, unless it may finish."""
+    drain = given is not None and given.drain
+    await use_machine(db, agent_id, machine, enabled=False, drain=drain)
     return await get_agent(agent_id, user, db, settings)
 
 

@@ -21,6 +21,7 @@ from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.snapshot import Constraint
 from determined_service.scheduling.wording import NAMED, admitted, listed
+from determined_service.state import presence
 
 SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
 _FIELD = "resources.resource_pool"
@@ -36,8 +37,8 @@ _AGENTS = sa.text(
            p.worker_type = '{KUBERNETES}' AS has_pods, s.slots
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     LEFT JOIN (
-        SELECT agent_id, json_agg(json_build_array(slot_id, machine) ORDER BY slot_id) AS slots
-        FROM slots WHERE enabled GROUP BY agent_id
+        SELECT o.agent_id, json_agg(json_build_array(o.slot_id, o.machine) ORDER BY o.slot_id) AS slots
+        FROM slots o WHERE {presence.is_usable("o")} GROUP BY o.agent_id
     ) s ON s.agent_id = g.id
     WHERE g.resource_pool = :pool
     """

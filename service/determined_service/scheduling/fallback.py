@@ -63,7 +63,7 @@ _AGENTS = sa.text(
            {presence.is_alive()} AS alive,
            p.worker_type = '{KUBERNETES}' AS has_pods,
            (SELECT json_agg(json_build_array(s.slot_id, s.machine) ORDER BY s.slot_id) FROM slots s
-            WHERE s.agent_id = g.id AND s.enabled AND NOT s.draining) AS slots
+            WHERE s.agent_id = g.id AND {presence.is_usable()} AND NOT s.draining) AS slots
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     WHERE NOT p.removed
     """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from determined_service.base.units import Unit, names_of
+from determined_service.base.units import Unit, names_of, units_of
 from determined_service.scheduling.snapshot import Part, Request, Running
 
 
@@ -19,15 +19,33 @@ class Layout:
         self._unit_of: dict[str, dict[int, str]] = {}
         self._meant: dict[str, set[str]] = {}
 
-    def add(self, agent_id: str, units: Sequence[Unit]) -> None:
-        """The agent has these units."""
-        if [one.name for one in units] == [agent_id]:
-            return
-        self._units[agent_id] = [one.name for one in units]
-        self._unit_of[agent_id] = {slot: one.name for one in units for slot in one.slots}
-        for one in units:
-            for name in names_of(one.name):
-                self._meant.setdefault(name, set()).add(one.name)
+    def add(
+        self,
+        agent_id: str,
+        usable: Collection[int],
+        closed: Collection[int],
+        machines: Mapping[str, str],
+        most: int | None,
+    ) -> list[Unit]:
+        """Lays out an agent; its units, with those of their slots that may be given out.
+
+        Args:
+            agent_id: the agent's name.
+            usable: the ids of its slots that may be given out.
+            closed: those of its other slots.
+            machines: by slot, as text; of an agent that names machines.
+            most: the slots of a pod at most, if there is a limit.
+        """
+        ids = sorted([*usable, *closed])
+        units = units_of(agent_id, ((one, machines.get(str(one))) for one in ids), most)
+        if [one.name for one in units] != [agent_id]:
+            self._units[agent_id] = [one.name for one in units]
+            self._unit_of[agent_id] = {slot: one.name for one in units for slot in one.slots}
+            for one in units:
+                for name in names_of(one.name):
+                    self._meant.setdefault(name, set()).add(one.name)
+        given = frozenset(usable)
+        return [Unit(one.name, tuple(filter(given.__contains__, one.slots))) for one in units]
 
     def running(self, every: Iterable[Running]) -> tuple[Running, ...]:
         """What runs, by units.

@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.expconf.heeding import KUBERNETES
 from determined_service.base.spread import Spread
-from determined_service.base.units import Unit, units_of
 from determined_service.lifecycle.exits import NO_WORDS
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.kept import KeptAllocations, Live, Owner, Row
@@ -40,10 +39,14 @@ _AGENTS = sa.text(
             p.worker_type = '{KUBERNETES}') ORDER BY g.id), '[]'))::text
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     LEFT JOIN (
-        SELECT agent_id, array_agg(slot_id ORDER BY slot_id) FILTER (WHERE enabled AND NOT draining) AS ids,
-               array_agg(slot_id) FILTER (WHERE NOT enabled OR draining) AS closed,
-               json_object_agg(slot_id, machine) FILTER (WHERE machine IS NOT NULL) AS machines
-        FROM slots GROUP BY agent_id
+        SELECT o.agent_id, array_agg(o.slot_id ORDER BY o.slot_id)
+                   FILTER (WHERE o.enabled AND NOT o.draining AND m.machine IS NULL) AS ids,
+               array_agg(o.slot_id)
+                   FILTER (WHERE NOT o.enabled OR o.draining OR m.machine IS NOT NULL) AS closed,
+               json_object_agg(o.slot_id, o.machine) FILTER (WHERE o.machine IS NOT NULL) AS machines
+        FROM slots o
+        LEFT JOIN disabled_machines m ON m.agent_id = o.agent_id AND m.machine = o.machine
+        GROUP BY o.agent_id
     ) s ON s.agent_id = g.id
     WHERE g.enabled AND NOT g.draining AND {presence.takes_work()}
     """
@@ -52,6 +55,10 @@ _AGENTS = sa.text(
 
 _Item = Request | Resting | Running
 """An allocation, as a scheduler sees it."""
+
+
+_Opened = tuple[str, tuple[int, ...], str, Mapping[str, str]]
+"""A unit of an agent, its slots that may be given out, its pool and its agent's labels."""
 
 
 class _Pool(NamedTuple):
@@ -101,12 +108,7 @@ class SnapshotReader:
 
     def _snapshot(self, live: Live, moment: float, agents: list[Any]) -> Snapshot:
         seen = self._make(live)
-        layout = Layout()
-        opened = [
-            (unit, pool, labels)
-            for agent_id, pool, labels, *slots in agents
-            for unit in self._units(layout, agent_id, pool, *slots)
-        ]
+        layout, opened = self._laid_out(agents)
         waiting = [one for one in seen.values() if type(one) is Request]
         running = layout.running(one for one in seen.values() if type(one) is Running)
         resting: tuple[Resting, ...] = ()
@@ -138,10 +140,10 @@ class SnapshotReader:
             requests,
             tuple(
                 Agent(
-                    unit.name, pool, unit.slots, frozenset(used[unit.name]) if unit.name in used else nobody,
-                    tasks[unit.name], limits[pool], labels,
+                    name, pool, slots, frozenset(used[name]) if name in used else nobody, tasks[name],
+                    limits[pool], labels,
                 )
-                for unit, pool, labels in opened
+                for name, slots, pool, labels in opened
             ),
             used_by_group,
             running,
@@ -149,25 +151,19 @@ class SnapshotReader:
             moment if resting else 0.0,
         )  # fmt: skip
 
-    def _units(
-        self,
-        layout: Layout,
-        agent_id: str,
-        pool: str,
-        opened: list[int] | None,
-        closed: list[int] | None,
-        machines: dict[str, str] | None,
-        has_pods: bool,
-    ) -> list[Unit]:
-        """The units of an agent, with their slots that may be given out. ``layout`` learns of them."""
-        most = self.schedulers.cluster.max_slots_per_pod(pool) if has_pods else None
-        if machines is None and most is None:
-            return [Unit(agent_id, tuple(opened or ()))]
-        ids = sorted([*(opened or ()), *(closed or ())])
-        units = units_of(agent_id, ((one, (machines or {}).get(str(one))) for one in ids), most)
-        layout.add(agent_id, units)
-        usable = frozenset(opened or ())
-        return [Unit(one.name, tuple(filter(usable.__contains__, one.slots))) for one in units]
+    def _laid_out(self, agents: list[Any]) -> tuple[Layout, list[_Opened]]:
+        """The agents by their units."""
+        layout = Layout()
+        opened: list[_Opened] = []
+        for agent_id, pool, labels, ids, closed, machines, has_pods in agents:
+            usable = tuple(ids or ())
+            if machines is None and not has_pods:
+                opened.append((agent_id, usable, pool, labels))
+                continue
+            most = self.schedulers.cluster.max_slots_per_pod(pool) if has_pods else None
+            for name, slots in layout.add(agent_id, usable, closed or (), machines or {}, most):
+                opened.append((name, slots, pool, labels))
+        return layout, opened
 
     def _make(self, live: Live) -> Mapping[str, _Item | None]:
         """What a scheduler sees of each allocation: of one that is as it was, the same object as before."""

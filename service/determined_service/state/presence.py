@@ -29,3 +29,9 @@ def state(timeout: str = ":timeout") -> str:
         f"(CASE WHEN g.away = '{ENDED}' THEN 'STATE_ENDED'"
         f" WHEN {takes_work(timeout)} THEN 'STATE_ALIVE' ELSE 'STATE_SILENT' END)"
     )
+
+
+def is_usable(slot: str = "s") -> str:
+    """SQL: an administrator has disabled neither the slot, a row of ``slots``, nor its machine."""
+    return f"""({slot}.enabled AND NOT EXISTS (
+        SELECT FROM disabled_machines m WHERE m.agent_id = {slot}.agent_id AND m.machine = {slot}.machine))"""

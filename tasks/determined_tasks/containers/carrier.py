@@ -368,6 +368,12 @@ class ContainerCarrier(Carrier):
         self._is_killed = True
         self._news.put(None)
 
+    def ask_to_end(self) -> None:
+        from docker.errors import APIError
+
+        with contextlib.suppress(APIError, EngineUnavailable):
+            engine.kill(self._connect(), self.name, signal.SIGTERM)
+
     def enter(self, connection: socket.socket, variables: Mapping[str, str]) -> None:
         # Only now: most legs are never entered.
         from determined_tasks.containers import beside

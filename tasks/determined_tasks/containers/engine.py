@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -107,12 +108,13 @@ def remove(client: APIClient, name: str) -> None:
             raise
 
 
-def kill(client: APIClient, name: str) -> None:
-    """SIGKILL to all of the container's processes; nothing if it does not run. Raises EngineUnavailable."""
+def kill(client: APIClient, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+    """The signal to the container's first process, SIGKILL to all; nothing if it does not run. Raises
+    EngineUnavailable."""
     from docker.errors import APIError
 
     try:
-        call(client, "POST", f"/containers/{name}/kill", params={"signal": "KILL"})
+        call(client, "POST", f"/containers/{name}/kill", params={"signal": number.name})
     except APIError as error:
         if error.response is None or error.response.status_code not in (404, 409):
             raise

@@ -10,6 +10,7 @@ from determined_service.lifecycle import configuration
 from tests.integration.control.test_agent_states import tell
 from tests.integration.control.test_explanation import explain
 from tests.integration.control.test_gang_nodes import until_placed
+from tests.integration.control.test_launched import another_user
 from tests.integration.control.test_launched import refusal as refused_command
 from tests.integration.control.test_placement import refusal
 from tests.integration.control.test_preemption import single
@@ -152,3 +153,59 @@ async def test_a_gang_on_one_agent_is_stopped_as_one(world: World) -> None:
     world.running.clear()
     found = await launched(world)
     assert [one["experiment_id"] for one in found] == [urgent.experiment_id]
+
+
+async def shown(world: World) -> dict[str, tuple[bool, bool]]:
+    """By machine: whether it is enabled, and whether it drains; as its slots say, too."""
+    agent = ok(await world.user.get("/api/v1/agents/k"))["agent"]
+    found = {name: (one["enabled"], one["draining"]) for name, one in agent["machines"].items()}
+    for slot in agent["slots"].values():
+        assert (slot["enabled"], slot["draining"]) == found[slot["machine"]]
+    return found
+
+
+async def test_a_machine_is_disabled_for_our_scheduler_and_stays_so(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 1, "n2": 1})
+    driver = await world.started(single(42))
+    (spec,) = await launched(world)
+    trial = Trial(world, spec)
+    ok(await trial.started())
+    await world.started(single(42, slots=1))
+    (other,) = await launched(world)
+    await world.started(single(42))
+    machines = "/api/v1/agents/k/machines"
+    assert (await world.agent.post(f"{machines}/n9/disable")).status_code == 404
+    # One that drains goes on with what it has, and gets nothing new.
+    ok(await world.agent.post(f"{machines}/n1/disable", json={"drain": True}))
+    ok(await world.agent.post(f"{machines}/n2/disable", json={"drain": True}))
+    ok(await Trial(world, other).started())
+    world.running.discard(other["leg_id"])
+    ok(await world.act(other["experiment_id"], "kill"))
+    ok(await Trial(world, other).exited(exit_code=None, signal=9))
+    assert await shown(world) == {"n1": (False, True), "n2": (False, True)}
+    assert (await world.work(0, "k"))["kill"] == []
+    # It stays so when it leaves and comes back, and when the agent starts anew.
+    assert await tell(world, {"id": 0, "machine": "n1"}, agent_id="k") == 200
+    assert await shown(world) == {"n1": (False, True), "n2": (False, True)}
+    await world.register(agent_id="k", machines={"n1": 1, "n2": 1}, allocations=(spec["leg_id"],))
+    assert await launched(world) == []
+    # Without a drain the leg starts again elsewhere, uncounted.
+    ok(await world.agent.post(f"{machines}/n2/enable"))
+    ok(await world.agent.post(f"{machines}/n1/disable"))
+    world.running.clear()
+    (again,) = await launched(world)
+    assert again["machine"] == "n2"
+    leg = await world.row(
+        "SELECT reason FROM legs WHERE allocation_id = :id", id=trial.allocation_id
+    )
+    assert leg["reason"] == "machine k/n1 was disabled"
+    assert (await world.trial(trial.id))["restarts"] == 0
+    ok(await world.act(driver.experiment_id, "kill"))
+
+
+async def test_only_administrators_disable_machines(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 1})
+    other = await another_user(world, "mary")
+    answer = await other.post("/api/v1/agents/k/machines/n1/disable")
+    assert answer.status_code == 403
+    assert await shown(world) == {"n1": (True, False)}

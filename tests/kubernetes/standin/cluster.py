@@ -11,7 +11,7 @@ from tests.kubernetes.standin.admission import Admission
 from tests.kubernetes.standin.deletion import Deletion
 from tests.kubernetes.standin.job_controller import JobController
 from tests.kubernetes.standin.kubelet import Images, Kubelet, PodRun
-from tests.kubernetes.standin.objects import Object, is_over, now, set_condition
+from tests.kubernetes.standin.objects import Object, is_ending, is_over, now, set_condition
 from tests.kubernetes.standin.scheduler import HOSTNAME, Scheduler, is_tolerated
 from tests.kubernetes.standin.store import Change, Store
 
@@ -40,6 +40,7 @@ class Cluster:
         self._work = asyncio.Event()
         self._refused: set[tuple[str, str]] = set()
         self._events = 0
+        self._hollow: set[str] = set()
         self.jobs.retry = self._refused.add
         self.store.listeners.append(self._on_change)
         for name in ("default", "kube-system"):
@@ -67,12 +68,24 @@ class Cluster:
         self._work.set()
         if change.plural != "pods":
             return
-        kubelet = self.kubelets.get(change.last["spec"].get("nodeName", ""))
+        node = change.last["spec"].get("nodeName", "")
+        if node in self._hollow and change.after is not None:
+            self._pretend(change.after)
+        kubelet = self.kubelets.get(node)
         if kubelet is not None and not kubelet.is_lost:
             if change.after is None:
                 kubelet.forget(change.last)
             else:
                 kubelet.take(change.after)
+
+    def _pretend(self, pod: Object) -> None:
+        if is_ending(pod):
+            self.store.remove("pods", pod)
+        elif pod["status"]["phase"] == "Pending":
+            names = [container["name"] for container in pod["spec"]["containers"]]
+            states = [{"name": name, "image": "", "state": {"running": {}}} for name in names]
+            status = {"phase": "Running", "containerStatuses": states}
+            self.store.change("pods", pod, lambda new: new["status"].update(status))
 
     def report(self, thing: Object, kind: str, reason: str, message: str) -> None:
         """Makes an event, or counts an equal one again."""
@@ -120,7 +133,7 @@ class Cluster:
         *,
         hollow: bool = False,
     ) -> None:
-        """``hollow``: its pods run nothing and stay as the scheduler left them."""
+        """``hollow``: its pods run nothing, and are said to run until they are deleted."""
         amounts = {"cpu": "8", "memory": "32Gi", "pods": "110", **(allocatable or {})}
         node: Object = {
             "metadata": {"name": name, "labels": {HOSTNAME: name, **(labels or {})}},
@@ -128,7 +141,9 @@ class Cluster:
             "status": {"allocatable": amounts, "capacity": amounts},
         }
         set_condition(node, "Ready", "True", "KubeletReady")
-        if not hollow:
+        if hollow:
+            self._hollow.add(name)
+        else:
             self.kubelets[name] = Kubelet(
                 name, self.folder / name, self.store, self.images, self.report
             )

@@ -182,9 +182,10 @@ class TellingLauncher(SubprocessLauncher):
         TellingLauncher.made = self
         self.now = config.devices()
         self.why: str | None = None
+        self.goes: str | None = None
 
-    def tell(self, now: list[Slot], why: str | None = None) -> None:
-        self.now, self.why = now, why
+    def tell(self, now: list[Slot], why: str | None = None, goes: str | None = None) -> None:
+        self.now, self.why, self.goes = now, why, goes
         self.changed.set()
 
     def slots(self) -> list[Slot]:
@@ -192,6 +193,9 @@ class TellingLauncher(SubprocessLauncher):
 
     def waits_for(self, running: Running) -> str | None:
         return self.why
+
+    def leaving(self, running: Running) -> str | None:
+        return self.goes
 
     async def wait(self, running: Running) -> Exit:
         ended = await super().wait(running)

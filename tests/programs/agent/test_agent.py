@@ -20,6 +20,7 @@ from pydantic import SecretStr
 from determined.common.wire.agents import Slot
 from determined.common.wire.message import WireError
 from determined.common.wire.version import VERSION
+from determined_deployments.agent import agent as agents
 from determined_deployments.agent.agent import Agent, AgentRefused
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers import built_in
@@ -213,18 +214,20 @@ async def test_slots_that_come_and_go_and_what_a_leg_waits_for_are_told(
         launcher = TellingLauncher.made
         launcher.tell([Slot(0), Slot(1, draining=True), Slot(7)], why)
         await control.until(lambda: control.states)
-        launcher.tell([Slot(7)])
+        launcher.tell([Slot(7)], goes="node n1 is drained")
         await control.until(lambda: len(control.states) == 2)
         # A service that has forgotten the agent hears of the slots that there are by then.
         control.session = "another"
         await control.until(lambda: len(control.registrations) == 2)
-    first, second = control.states
+    # Who registers anew tells of legs again.
+    first, second, *_ = control.states
     assert [(slot["id"], slot["draining"]) for slot in first["slots"]] == [
         (0, False),
         (1, True),
         (7, False),
     ]
     assert first["waiting"] == {"7.abc.1": why} and second["waiting"] == {}
+    assert first["leaving"] == {} and second["leaving"] == {"7.abc.1": "node n1 is drained"}
     assert [slot["id"] for slot in second["slots"]] == [7]
     assert [slot["id"] for slot in control.registrations[1]["slots"]] == [7]
 
@@ -360,6 +363,28 @@ async def test_an_agent_that_is_told_to_end_signs_off(
         process.kill()
         process.wait()
     assert control.signed_off == [control.session]
+
+
+@either_launcher
+async def test_an_agent_that_ends_shows_signs_of_life_while_its_legs_store_what_they_have(
+    config: AgentConfig, control: FakeControl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "HEARTBEAT_S", 0.05)
+    config = config.model_copy(update={"grace_seconds": 200.0})
+    script = "import os\nprint('here', flush=True)\nwhile not os.path.exists({!r}): pass\n"
+    control.model_defs["d1"] = archive({"train.py": script.format(str(tmp_path / "go"))})
+
+    async def let_go() -> None:
+        await control.until(lambda: len(control.signed_off) >= 3)
+        (tmp_path / "go").touch()
+
+    async with running(config):
+        control.start(spec())
+        await control.until(lambda: control.text("stdout"))
+        going = asyncio.create_task(let_go())
+    await going
+    assert control.exits["7.abc.1"]["exit_code"] == 0
+    assert set(control.signed_off) == {control.session}
 
 
 async def test_a_service_that_is_away_does_not_hold_up_an_agents_end(

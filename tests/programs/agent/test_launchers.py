@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,20 @@ def test_a_launcher_is_found_by_name_or_place() -> None:
     assert built_in.load(built_in.BUILT_IN["fork_server"]) is ForkServerLauncher
 
 
+def test_a_launcher_whose_library_is_missing_says_what_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [one for one in sys.modules if ".launchers.kubernetes." in one]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)
+    with pytest.raises(ValueError, match=r"kubernetes_asyncio.*install .*\[kubernetes\]"):
+        built_in.load("kubernetes")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("pods", "known are docker, fork_server"),
+        ("pods", "known are docker, fork_server, kubernetes"),
         ("absent_module:Launcher", "absent_module"),
         ("json:absent", "absent"),
         ("json:loads", "not a subclass of Launcher"),

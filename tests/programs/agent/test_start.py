@@ -57,6 +57,35 @@ def test_an_agent_of_the_local_cluster_has_its_addresses_and_secrets(
     assert made.work_dir == tmp_path / "agents" / "n"
 
 
+def test_an_agent_on_kubernetes_has_its_section_and_no_slots_of_this_machine(
+    cluster: ClusterState, tmp_path: Path
+) -> None:
+    section = tmp_path / "kubernetes.yaml"
+    section.write_text("namespace: ml\nnode_selector: {pool: gpu}\n")
+    inside = {"master_url": "http://determined.ml:8080"}
+    wishes = Wishes(name="k", kind="kubernetes", gpus="all", container=inside, kubernetes=section)
+    made = configure(wishes)
+    assert (made.launcher, made.slot_type, made.slots) == ("kubernetes", "cuda", None)
+    assert (made.kubernetes.namespace, made.kubernetes.max_slots) == ("ml", None)
+    assert made.kubernetes.node_selector == {"pool": "gpu"}
+    counted = configure(Wishes(name="k", kind="kubernetes", slots=6, container=inside))
+    assert (counted.slot_type, counted.kubernetes.max_slots) == ("cpu", 6)
+
+
+def test_the_settings_file_of_an_agent_is_read_as_it_was_written(
+    cluster: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda path, argv, env: ran.append([path]))
+    for kind in ("process", "kubernetes"):
+        container = {"master_url": "http://x:1"} if kind == "kubernetes" else {}
+        made = configure(Wishes(name=kind, kind=kind, slots=2, container=container))
+        start.become(made)
+        written = (tmp_path / "agents" / kind / "agent.json").read_text()
+        assert AgentConfig.model_validate_json(written) == made
+    assert len(ran) == 2
+
+
 def test_an_agent_needs_the_token_of_its_service(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartError, match="no cluster"):
         configure(Wishes())
@@ -69,10 +98,16 @@ def test_an_agent_needs_the_token_of_its_service(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
-        ({"kind": "pod"}, "--type: expected process or docker, found 'pod'"),
+        ({"kind": "pod"}, "--type: expected process, docker, kubernetes, found 'pod'"),
         ({"name": "a/b"}, "--name: expected letters"),
         ({"name": "own"}, "the local cluster's own agent has this name"),
         ({"slots": 1, "gpus": "all"}, "give one of --slots and --gpus"),
+        (
+            {"kind": "kubernetes", "kubernetes": Path("/does/not/exist")},
+            "--kubernetes /does/not/exist: .*No such file",
+        ),
+        ({"kind": "kubernetes", "slots": 1, "gpus": "2"}, "give one of --slots and --gpus"),
+        ({"kind": "kubernetes"}, "container.master_url: required"),
         ({"gpus": "some"}, "--gpus: expected 'all' or a number, found 'some'"),
         ({"gpus": "all"}, "no NVIDIA GPU found"),
         ({"slots": -1}, "expected 0 or more"),

@@ -48,10 +48,12 @@ class LegRunner:
         stock: bool = False,
         learn_into: Path | None = None,
         place: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
         **fields: Any,
     ) -> subprocess.Popen[str]:
         """``fork`` False: with a variable that only a new interpreter can honour. ``stock``: as in a
-        process of Prefect's own worker, which must not be forked. ``place``: more of the agent's settings."""
+        process of Prefect's own worker, which must not be forked. ``place``: more of the agent's settings;
+        ``env``: of its supervisor's environment."""
         self.service.model_defs["d1"] = archive(files)
         if not fork:
             fields["environment_variables"] = ["PYTHONHASHSEED=1"]
@@ -71,7 +73,12 @@ class LegRunner:
             [sys.executable, "-c", SUPERVISE],
             stdin=subprocess.PIPE,
             text=True,
-            env={**os.environ, "DET_AGENT_TOKEN": "agent-secret", "PREFECT_API_URL": "http://x"},
+            env={
+                **os.environ,
+                "DET_AGENT_TOKEN": "agent-secret",
+                "PREFECT_API_URL": "http://x",
+                **(env or {}),
+            },
             start_new_session=True,
         )
         self.started.append(process)

@@ -59,6 +59,7 @@ os.write(1, b"no end")
 """
 
 KEY = b"a key of a gate, of 32 bytes or so"
+ENDS = "trap 'echo ended; exit 0' TERM; echo here; while true; do sleep 0.1; done"
 STAYS = "echo here; sleep 600 & sleep 600"
 
 
@@ -159,6 +160,27 @@ class CarrierContract:
         await held.signal(number)
         ended = await legs.end(held)
         assert {key: ended[key] for key in end} == end
+
+    @pytest.mark.parametrize(
+        ("kind", "kept", "end"),
+        [
+            ("COMMAND", 200.0, {"kind": "exited", "exit_code": 0}),
+            ("NOTEBOOK", 200.0, {"kind": "infrastructure", "exit_code": None}),
+            ("TRIAL", 5.0, {"kind": "infrastructure", "exit_code": None}),
+        ],
+    )
+    async def test_a_notice_leaves_it_time(
+        self, legs: LaunchedLegs, kind: str, kept: float, end: dict[str, Any]
+    ) -> None:
+        legs.config.grace_seconds = kept
+        held = await legs.start({}, entrypoint=["sh", "-c", ENDS], task_type=kind)
+        await legs.said("here")
+        await held.signal(signal.SIGTERM)
+        ended = await legs.end(held)
+        assert {key: ended[key] for key in end} == end, legs.words()
+        assert ("ended" in legs.service.text("stdout")) == (kind != "TRIAL")
+        if kind == "TRIAL":
+            assert any(path.endswith("/notice") for path in legs.service.paths())
 
     async def test_a_signal_before_it_runs_lets_it_not_run(self, legs: LaunchedLegs) -> None:
         go = threading.Event()

@@ -48,6 +48,7 @@ class LaunchedLegs:
             "token": "secret",
             "agent_id": self.config.agent_id,
             "compiled_bytes": self.config.compiled_code,
+            "grace_seconds": self.config.grace_seconds,
             **self.config.security_of_tasks(),
         }
         leg = LegSpec.from_json(order)

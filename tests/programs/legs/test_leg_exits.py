@@ -29,12 +29,13 @@ def test_success_reports_running_logs_and_exit_in_this_order(
         "reason": None,
         "agent_id": None,
         "node": None,
+        "start_id": ended["start_id"],
     }
     assert service.text("stdout") == "hello\n"
     told = [path.rpartition("/")[2] for path in service.paths() if path.startswith("/internal")]
     assert told == ["d1", "running", "logs", "exit"]
     running = next(body for _, path, body in service.calls if path.endswith("running"))
-    assert running["pid"] > 0
+    assert running["pid"] > 0 and running["start_id"] == ended["start_id"] != ""
     assert not list((legs.work_dir / "allocations").iterdir())
 
 
@@ -51,6 +52,7 @@ def test_exception_gives_a_traceback_of_user_code_only(
         "reason": reason,
         "agent_id": None,
         "node": None,
+        "start_id": ended["start_id"],
     }
     shown = service.text("stderr")
     assert shown.startswith("Traceback (most recent call last):\n")
@@ -223,7 +225,7 @@ time.sleep(600)
     assert supervisor.wait(TIMEOUT_S) == 0
     ended = service.exits["7.abc.1"]
     said = {"exit_code": None, "signal": 9, "kind": "exited", "reason": "as asked for"}
-    assert ended == said | {"agent_id": None, "node": None}
+    assert ended == said | {"agent_id": None, "node": None, "start_id": ended["start_id"]}
     pids = [int(line.split()[1]) for line in service.text("stdout").splitlines()[:2]]
     assert not any(psutil.pid_exists(pid) for pid in pids)
 

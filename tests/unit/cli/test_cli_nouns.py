@@ -354,6 +354,42 @@ def test_agents_and_slots(det: Det) -> None:
     ]
 
 
+def test_each_machine_of_an_agent_is_a_line(det: Det, service: FakeService) -> None:
+    def slot(number: int, machine: str, draining: bool, busy: bool) -> dict[str, Any]:
+        container = {"id": "a-1", "parent": "a-1"} if busy else None
+        more = {"draining": draining, "container": container, "device": {}}
+        return {"id": str(number), "machine": machine, "enabled": True, **more}
+
+    slots = [slot(0, "n1", False, True), slot(1, "n1", False, False), slot(2, "n2", True, False)]
+    service.agents = [
+        {
+            "id": "k",
+            "state": "STATE_ALIVE",
+            "enabled": True,
+            "draining": False,
+            "slots": {one["id"]: one for one in slots},
+            "machines": {
+                "n1": {"enabled": True, "draining": False},
+                "n2": {"enabled": True, "draining": False},
+                "n3": {"enabled": False, "draining": True},
+            },
+        }
+    ]
+    rows = list(csv.DictReader(io.StringIO(det("agent", "list", "--csv").stdout)))
+    names = ("Agent ID", "Slots Used", "Enabled", "Draining")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("k/n1", "1/2", "True", "False"),
+        # Cordoned in its own cluster.
+        ("k/n2", "0/1", "True", "True"),
+        ("k/n3", "0/0", "False", "True"),
+    ]
+    assert json.loads(det("agent", "list", "--json").stdout) == service.agents
+    rows = list(csv.DictReader(io.StringIO(det("slot", "list", "--csv").stdout)))
+    assert [row["Machine"] for row in rows] == ["n1", "n1", "n2"]
+    for wrong in ("k/", "/n1"):
+        assert det("agent", "disable", wrong).exit_code == 2
+
+
 @pytest.fixture
 def pools(service: FakeService) -> None:
     details = {"priorityScheduler": {"preemption": True, "defaultPriority": 50}}
@@ -413,6 +449,12 @@ def test_the_cluster_configuration(det: Det, service: FakeService) -> None:
         ("agent enable x", "x/enable", "agent x is enabled"),
         ("a disable x", "x/disable", "agent x is disabled"),
         ("a disable x --drain", "x/disable", "agent x is disabled, and drains"),
+        ("a enable x/n1", "x/machines/n1/enable", "machine x/n1 is enabled"),
+        (
+            "a disable x/n1 --drain",
+            "x/machines/n1/disable",
+            "machine x/n1 is disabled, and drains",
+        ),
         ("slot enable x 2", "x/slots/2/enable", "slot 2 of agent x is enabled"),
         ("s disable x 2 --drain", "x/slots/2/disable", "slot 2 of agent x is disabled"),
     ],

@@ -169,6 +169,17 @@ def test_the_registry_secret_is_what_docker_reads() -> None:
         }
     }
     assert manifest.registry_secret(job_of(leg()), "det-job", OWNER) is None
+    for image, server in (
+        ("me/mine:1", "https://index.docker.io/v1/"),
+        ("python", "https://index.docker.io/v1/"),
+        ("r.example:5000/me/mine", "r.example:5000"),
+        ("localhost/mine@sha256:ab", "localhost"),
+    ):
+        spec = leg(config={"environment": {"image": image, "registry_auth": {"username": "u"}}})
+        owner = {**job(agent(), spec), **OWNER}
+        found = manifest.registry_secret(job_of(spec), "det-job", owner)
+        assert found is not None
+        assert server in json.loads(base64.b64decode(found["data"][".dockerconfigjson"]))["auths"]
     pull = pod_of(agent(**ALL), leg(config=EVERYTHING, granted=Granted(administrator=True)))[
         "imagePullSecrets"
     ]
@@ -486,6 +497,14 @@ def test_the_harness_is_brought_into_other_images() -> None:
     assert {**mount, "readOnly": True} in inside["volumeMounts"]
     assert inside["command"][0] == f"{pod.HARNESS_DIR}/bin/python3"
     assert "initContainers" not in pod_of(agent(), leg())
+
+
+def test_a_task_sees_no_gpus_but_its_own() -> None:
+    def shown(slot_type: str, slots: int) -> Any:
+        env = container(agent(slot_type), leg(slots))["env"]
+        return {one["name"]: one.get("value") for one in env}.get("NVIDIA_VISIBLE_DEVICES")
+
+    assert [shown("cuda", 0), shown("cpu", 2), shown("cuda", 1)] == ["void", "void", None]
 
 
 def test_a_start_is_known_by_the_pods_uid() -> None:

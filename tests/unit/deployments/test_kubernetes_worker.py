@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from tests.waiting import TIMEOUT_S
 
@@ -34,3 +38,25 @@ def test_the_agent_works_while_prefects_observer_waits_for_prefect(tmp_path: Pat
         timeout=TIMEOUT_S,
     )
     assert done.stdout == "the loop runs\n", done.stderr
+
+
+async def test_deployments_runs_go_to_the_cluster_of_the_agents_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ``KUBECONFIG`` said when the agent's modules were imported."""
+    from determined_deployments.agent.launchers.kubernetes.client import Client
+    from determined_deployments.agent.launchers.kubernetes.worker import DeterminedKubernetesWorker
+
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", "/does/not/exist")
+    path = tmp_path / "kubeconfig"
+    named = {"name": "x", "cluster": {"server": "http://127.0.0.1:2"}}
+    context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
+    user = {"name": "x", "user": {"token": "t"}}
+    found = {"clusters": [named], "contexts": [context], "users": [user], "current-context": "x"}
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **found}))
+    async with Client(str(path), None, 10.0):
+        worker = DeterminedKubernetesWorker(work_pool_name="p")
+        configuration = SimpleNamespace(cluster_config=None)
+        async with worker._get_configured_kubernetes_client(configuration) as client:
+            assert client.configuration.host == "http://127.0.0.1:2"

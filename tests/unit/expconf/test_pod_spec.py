@@ -82,6 +82,16 @@ def trial(**fields: Any) -> dict[str, Any]:
             "would take away",
         ),
         (
+            trial(resources={"limits": {"$patch": "replace", "cpu": 1}}),
+            "spec.containers[0].resources.limits.$patch",
+            "would take away",
+        ),
+        (
+            {"spec": {"imagePullSecrets": [{"name": "det-9-1-ab-pull"}]}},
+            "spec.imagePullSecrets[0].name",
+            "is a Secret of the platform",
+        ),
+        (
             {"spec": {"volumes": [{"name": "v", "secret": {"secretName": "det-7-1-ab-order"}}]}},
             "spec.volumes[0].secret.secretName",
             "'det-7-1-ab-order' is a Secret of the platform",

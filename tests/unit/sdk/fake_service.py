@@ -252,7 +252,11 @@ class FakeService:
             ("PATCH", r"/api/v1/users/(\d+)", self._patch_user),
             ("GET", r"/api/v1/master/config", lambda r: self.cluster_config),
             ("GET", r"/api/v1/master/logs", lambda r: self._stream(self.own_log)),
-            ("POST", r"/api/v1/agents/[^/]+(?:/slots/\d+)?/(?:enable|disable)", lambda r: {}),
+            (
+                "POST",
+                r"/api/v1/agents/[^/]+(?:/slots/\d+|/machines/[^/]+)?/(?:enable|disable)",
+                lambda r: {},
+            ),
             ("DELETE", r"/api/v1/agents/[^/]+", lambda r: {}),
             ("GET", r"/api/v1/agents", lambda r: self._page(r, "agents", self.agents)),
             (

@@ -43,8 +43,13 @@ def test_a_unit_is_meant_by_its_own_name_its_machines_and_its_agents() -> None:
 
 def laid_out() -> Layout:
     layout = Layout()
-    layout.add("a", units_of("a", [(0, None)]))
-    layout.add("k", units_of("k", MACHINES))
+    assert layout.add("a", [0], [], {}, None) == [Unit("a", (0,))]
+    machines = {str(slot): machine for slot, machine in MACHINES}
+    # A unit keeps its place when one of its slots is closed.
+    assert layout.add("k", [1, 2, 3, 4], [0], machines, None) == [
+        Unit("k/n1", (1, 3)),
+        Unit("k/n2", (2, 4)),
+    ]
     return layout
 
 

@@ -150,7 +150,9 @@ class Launcher(ABC):
             wait(running)               once for each Running, from when the core has it
             signal(running, number)     any number of times, also when the job has ended
             ring(running)               a leg's; likewise
-            slots(), waits_for(running) at any time after ready(), and when changed is set
+            slots()                     at any time after ready(), and when changed is set
+            waits_for(running)          of a leg; likewise
+            leaving(running)            likewise
             clean_up(running)           once or again, after wait() returned and the end is reported
 
     **Who owns what.** The core knows which jobs are wanted, holds each Running, reports ends to the service
@@ -202,8 +204,8 @@ class Launcher(ABC):
         self.config = config
         self.fetch = fetch
         self.changed = asyncio.Event()
-        """To be set when :meth:`slots` or :meth:`waits_for` answers otherwise than before. The core clears it
-        and asks both."""
+        """To be set when :meth:`slots`, :meth:`waits_for` or :meth:`leaving` answers otherwise than before.
+        The core clears it and asks all."""
 
     @classmethod
     def worker_class(cls) -> Any:
@@ -233,6 +235,18 @@ class Launcher(ABC):
         """Why a leg that start() accepted does not run yet, in words for the user, such as "0/3 nodes are
         available: insufficient nvidia.com/gpu". None: it runs, has ended, or is just being started."""
         return None
+
+    def leaving(self, running: Running) -> str | None:
+        """Why the machine under a leg goes away, in words for the user, such as "node n1 is drained". The
+        service then has the leg store a checkpoint and go on elsewhere, without waiting for a SIGTERM. None:
+        nobody knows that it goes."""
+        return None
+
+    @property
+    def grace_seconds(self) -> float | None:
+        """How long a leg goes on after the SIGTERM to its supervisor, which is a notice then. None: the leg
+        ends at once."""
+        return self.config.grace_seconds
 
     def rights(self) -> ContainerRights | None:
         """What its containers get, for the service, which refuses at submission what no agent of a pool

@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 def main(path: str) -> int:
+    if os.getpid() == 1:
+        # The kernel drops the signals that a container's first process does not handle.
+        for number in ENDING:
+            signal.signal(number, _end)
     order = json.loads(Path(path).read_text())
     # Without the current directory, which `-m` puts in front.
     sys.path[:] = sys.path if sys.flags.safe_path else sys.path[1:]
@@ -20,6 +29,11 @@ def main(path: str) -> int:
     argument = {**order["argument"], "base_path": list(sys.path)}
     result = getattr(importlib.import_module(module), function)(argument)
     return result if isinstance(result, int) else 0
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """What the kernel does to any other process, until the call handles the signal itself."""
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -142,12 +142,13 @@ class Work(Message):
 class AgentState(Message):
     """What an agent says again when it has changed. ``session``: that of its registration. ``slots``: all
     that it has now. ``waiting``: of the legs that it was told to launch and that do not run yet, those that
-    wait for something, and for what in words.
+    wait for something, and for what in words. ``leaving``: the legs whose machine goes away, and why.
     """
 
     session: UUID
     slots: list[Slot] = field(default_factory=list)
     waiting: dict[str, str] = field(default_factory=dict)
+    leaving: dict[str, str] = field(default_factory=dict)
 
 
 @checked

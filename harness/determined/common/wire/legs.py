@@ -188,6 +188,7 @@ class LegSpec(Message):
 class Started(Message):
     """The report that the process runs, and where. ``node``: which one of a gang it is; ``agent_id``: where
     that is, which is all that the release before says. ``ports``: those of the order, at ``address``.
+    ``start_id``: as in :class:`Starting`; empty from the release before.
     """
 
     pid: int | None = None
@@ -196,6 +197,39 @@ class Started(Message):
     address: str = ""
     ports: list[Port] = field(default_factory=list)
     node: int | None = None
+    start_id: str = ""
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Starting(Message):
+    """The question of a supervisor, before it runs any of the user's code, whether its start is the first.
+
+    ``start_id`` names one start of a leg: a pod's uid, or a random one. ``node``: of a gang.
+    """
+
+    start_id: str
+    node: int | None = None
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class Notice(Message):
+    """The report that the machine under a leg goes away in ``seconds`` (None: nobody knows). ``reason``: why,
+    in words.
+
+    ``node``, ``start_id``: as in :class:`Started`.
+    """
+
+    reason: str
+    seconds: float | None = None
+    node: int | None = None
+    start_id: str = ""
+
+
+def going_away(reason: str) -> str:
+    """The end of a leg whose machine went away, in words."""
+    return f"its machine is going away: {reason}"
 
 
 class ExitKind(enum.StrEnum):
@@ -215,7 +249,8 @@ class ExitKind(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Exited(Message):
     """The report that the process is gone. ``reason``: in words, if more is known than the code or the
-    signal. ``node``, ``agent_id``: of a gang, as in :class:`Started`.
+    signal. ``node``, ``agent_id``: of a gang, as in :class:`Started`. ``start_id``: empty from an agent, too,
+    which knows what it started.
     """
 
     exit_code: int | None = None
@@ -224,6 +259,7 @@ class Exited(Message):
     reason: str | None = None
     agent_id: str | None = None
     node: int | None = None
+    start_id: str = ""
 
 
 # Of log lines there are millions: they are dicts on both sides.

@@ -12,6 +12,8 @@ AGENT_STATE = f"{PREFIX}/agents/{{agent_id}}/state"
 SIGN_OFF = f"{PREFIX}/agents/{{agent_id}}/sign-off"
 CLAIM = f"{PREFIX}/trials/{{trial_id}}/claim"
 
+STARTING = f"{PREFIX}/allocations/{{allocation_id}}/starting"
+NOTICE = f"{PREFIX}/allocations/{{allocation_id}}/notice"
 RUNNING = f"{PREFIX}/allocations/{{allocation_id}}/running"
 PORT = f"{PREFIX}/allocations/{{allocation_id}}/port"
 EXIT = f"{PREFIX}/allocations/{{allocation_id}}/exit"

@@ -42,6 +42,7 @@ from determined_registry.database.tables.pipeline import (
 from determined_registry.database.tables.platform import (
     agents,
     cluster,
+    disabled_machines,
     pools,
     prefect_outbox,
     slots,
@@ -87,6 +88,7 @@ __all__ = [
     "checkpoints",
     "cluster",
     "deletions",
+    "disabled_machines",
     "erased_usage",
     "experiments",
     "kept_runs",

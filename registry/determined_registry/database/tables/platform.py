@@ -109,6 +109,16 @@ slots = sa.Table(
     sa.Column("machine", sa.Text),
 )
 
+# Machines that an administrator has taken out of use, of agents that stand for several: they stay so when
+# they leave and come back. ``draining``: what runs there may finish.
+disabled_machines = sa.Table(
+    "disabled_machines",
+    metadata,
+    sa.Column("agent_id", sa.ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("machine", sa.Text, primary_key=True),
+    sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
+)
+
 # What Prefect must still be told, in order per entity. Written in the transaction that changes
 # the state, delivered after it: Prefect may be away and nothing is lost or told twice.
 prefect_outbox = sa.Table(

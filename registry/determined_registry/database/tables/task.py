@@ -122,7 +122,11 @@ allocations = sa.Table(
     # The allocation for which a scheduler stopped it; itself: it was above max_slots, or its pool changed.
     sa.Column("stopping_for", sa.Text),
     sa.Column("preempt_acked_at", TS),
+    # Why its machine, or one of its machines, is going away, in words. NULL: nobody said that one is.
+    sa.Column("leaving", sa.Text),
     sa.Column("kill_requested_at", TS),
+    # The one start of its process that counts; of a gang the nodes have it. NULL: none was named.
+    sa.Column("start_id", sa.Text),
     sa.Column("pid", sa.Integer),
     sa.Column("exit_code", sa.Integer),
     sa.Column("exit_signal", sa.Integer),
@@ -171,6 +175,7 @@ allocation_resources = sa.Table(
     # ASSIGNED | RUNNING | TERMINATED, and how it ended
     sa.Column("state", sa.Text, nullable=False, server_default="ASSIGNED"),
     sa.Column("waits_for", sa.Text),
+    sa.Column("start_id", sa.Text),
     sa.Column("pid", sa.Integer),
     sa.Column("started_at", TS),
     sa.Column("ended_at", TS),

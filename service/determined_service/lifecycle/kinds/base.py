@@ -127,7 +127,7 @@ class TaskKind(ABC):
 _LOCK_LEG = sa.text(
     """
     SELECT a.id, a.task_id, a.run_id, a.state, a.agent_id, a.nodes, a.kill_requested_at,
-           a.preempt_requested_at, k.state AS task_state, k.reason AS task_reason
+           a.preempt_requested_at, a.leaving, a.start_id, k.state AS task_state, k.reason AS task_reason
     FROM tasks k JOIN allocations a ON a.task_id = k.id
     WHERE a.id = :id
     FOR NO KEY UPDATE OF k, a

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.wire.legs import going_away
 from determined.expconf.tasks import GenericConfig
 from determined_registry.database.tables import tasks
 from determined_service.base import topics
@@ -64,10 +65,16 @@ class Generic(LaunchedKind):
         return found.scalar_one_or_none()
 
     async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
-        """Do not end a task whose process ends because the task was paused."""
+        """Do not end a task whose process ends because the task was paused, or its machine goes away."""
         asked = leg.preempt_requested_at is not None or leg.kill_requested_at is not None
         if not asked or leg.task_state not in (states.PAUSED, states.ACTIVE):
             return await super().judge(change, leg, exit)
+        words = PAUSED
+        if leg.leaving is not None and leg.task_state == states.ACTIVE:
+            row = await self._lock(change, leg.task_id)
+            if not exit.failed or (row.data or {}).get("no_pause"):
+                return await super().judge(change, leg, exit)
+            words = going_away(leg.leaving)
 
         async def go_on(change: Change) -> None:
             if leg.task_state == states.ACTIVE:  # it was unpaused before its process had ended
@@ -76,7 +83,7 @@ class Generic(LaunchedKind):
                 prefect_states.paused(change, leg.task_id, PAUSED)
             change.notify(topics.task(leg.task_id))
 
-        return LegEnd(Outcome.PREEMPTED, PAUSED, go_on)
+        return LegEnd(Outcome.PREEMPTED, words, go_on)
 
     async def pause(self, change: Change, task_id: str) -> None:
         """Its process ends, at once or after ``preemption_timeout`` seconds, and it waits for no slots.

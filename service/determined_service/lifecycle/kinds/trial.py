@@ -98,7 +98,7 @@ _LOCK = sa.text(
     """
     SELECT a.id, a.state, a.task_id, t.id AS trial_id, t.experiment_id, a.run_id, a.agent_id, a.nodes,
            a.resource_pool, a.started_at, a.preempt_requested_at, a.preempt_acked_at, a.kill_requested_at,
-           a.stopping_for,
+           a.stopping_for, a.leaving, a.start_id,
            (SELECT f.trial_id FROM allocations f WHERE f.id = a.stopping_for) AS stopping_for_trial,
            t.state AS trial_state, t.request_id, t.op_length, t.op_complete, t.closed, t.stop_requested,
            t.early_exit, t.restarts, e.state AS experiment_state,
@@ -229,6 +229,7 @@ async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
         preempt_requested=row.preempt_requested_at is not None,
         preempt_acked=row.preempt_acked_at is not None,
         preempted_for=_for_whom(row),
+        leaving=row.leaving,
         kill_requested=row.kill_requested_at is not None,
         experiment_state=row.experiment_state,
         trial_state=row.trial_state,
@@ -299,7 +300,7 @@ async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision, exit:
             await trial_queue.request(change, [row.trial_id])
             await unplaced.rest(change, row.task_id, row.id, exit.reason)
         case Next.REQUEUE:
-            keep = row.stopping_for is not None
+            keep = row.stopping_for is not None or row.leaving is not None
             await trial_queue.request(change, [row.trial_id], keep_place=keep)
             prefect_states.awaiting_slots(change, row.task_id, decision.reason)
         case Next.WAIT if row.experiment_state == states.PAUSED:

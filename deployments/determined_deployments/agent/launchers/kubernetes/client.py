@@ -38,6 +38,7 @@ TOO_MANY, GONE, CONFLICT, FORBIDDEN, NOT_FOUND, UNAUTHORIZED = 429, 410, 409, 40
 RELOAD_SECONDS = 30.0
 """Between two readings of credentials that the server no longer takes."""
 BATCH, CORE = "/apis/batch/v1", "/api/v1"
+KUBECONFIG = "KUBECONFIG"
 OUTPUT = (1, 2)
 """The channels of a command's output; :data:`RESULT` is that of its exit code."""
 RESULT = 3
@@ -99,6 +100,9 @@ class Client:
     def __init__(
         self, kubeconfig: str | None, context: str | None, requests_per_second: float
     ) -> None:
+        if kubeconfig is not None:
+            # Prefect's worker and its observer, in this process, look there.
+            os.environ[KUBECONFIG] = kubeconfig
         self._kubeconfig = kubeconfig
         self._context = context
         self.bucket = Bucket(requests_per_second, 2 * requests_per_second)
@@ -121,12 +125,11 @@ class Client:
         """The address and credentials: of the kubeconfig that is named, else of the pod that this is, else of
         the user's own kubeconfig."""
         found = Configuration()
-        inside = "KUBERNETES_SERVICE_HOST" in os.environ
+        path = self._kubeconfig or os.environ.get(KUBECONFIG)
         try:
-            if self._kubeconfig is None and inside and "KUBECONFIG" not in os.environ:
+            if path is None and "KUBERNETES_SERVICE_HOST" in os.environ:
                 kube_config.load_incluster_config(client_configuration=found)
             else:
-                path = self._kubeconfig or os.environ.get("KUBECONFIG")
                 await kube_config.load_kube_config(
                     path, self._context, client_configuration=found, persist_config=False
                 )

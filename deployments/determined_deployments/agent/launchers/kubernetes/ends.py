@@ -171,7 +171,7 @@ def end(sight: Sight) -> Exit | None:
     if ordered is not None:
         return ordered
     if pod is not None or sight.job_gone:
-        return Exit(reason=_why_gone(sight))
+        return Exit(reason=why_gone(sight))
     return _of_job(sight.job)
 
 
@@ -207,7 +207,7 @@ def _of_container(terminated: Json, sight: Sight) -> Exit:
             kind=ExitKind.FAILED_TO_START, reason=f"its container could not be started: {words}"
         )
     if is_ending(pod) or _disruption(pod):
-        return Exit(reason=_why_gone(sight))
+        return Exit(reason=why_gone(sight))
     by_signal = code > 128
     found = Exit(signal=code - 128) if by_signal else Exit(code=code)
     return replace(found, reason=f"the supervisor in pod {sight.name} died ({found})")
@@ -237,7 +237,7 @@ def _why_failed(sight: Sight) -> str:
         if ended.get("exitCode"):
             words = said(ended.get("message") or ended.get("reason") or "")
             return f"init container {one.get('name')} ended with exit code {ended['exitCode']}: {words}"
-    return f"pod {sight.name} failed: {said(status.get('message') or _why_gone(sight))}"
+    return f"pod {sight.name} failed: {said(status.get('message') or why_gone(sight))}"
 
 
 def _disruption(pod: Json) -> Json | None:
@@ -247,7 +247,7 @@ def _disruption(pod: Json) -> Json | None:
     return None
 
 
-def _why_gone(sight: Sight) -> str:
+def why_gone(sight: Sight) -> str:
     """Of a pod or a Job that was deleted, and not by its agent."""
     told = _disruption(sight.pod or {})
     if told is not None:

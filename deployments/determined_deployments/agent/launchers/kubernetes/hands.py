@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 NOTIFY_SECONDS = 0.5
 NOTIFY_FAILURES = 10
 """Tries to reach a supervisor that fail in a row before its pod is ended instead."""
+RING_TRIES = 5
 LOG_LINES = 20
 LOG_BYTES = 8192
 LOG_SECONDS = 20.0
@@ -92,7 +93,13 @@ class Hands:
         return await self._run(leg, command)
 
     async def ring(self, leg: Placed) -> bool:
-        return bool(await self._run(leg, ["determined_tasks.bell", self._directory(leg)]))
+        for _ in range(RING_TRIES):
+            rung = await self._run(leg, ["determined_tasks.bell", self._directory(leg)])
+            if rung is not None or leg.ended.done():
+                break
+            # A node learns a moment after its container's start that it has it.
+            await asyncio.sleep(NOTIFY_SECONDS)
+        return bool(rung)
 
     async def _run(self, leg: Placed, module: list[str]) -> bool | None:
         """A module of ours in the leg's container, in the supervisor's own interpreter: whether its exit code

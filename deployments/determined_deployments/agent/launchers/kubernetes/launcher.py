@@ -28,7 +28,7 @@ from determined.common.wire.legs import LegSpec
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Exit, Job, Kind, Running, Unusable
 from determined_deployments.agent.launchers.fork_server.forking import ForkingLauncher
-from determined_deployments.agent.launchers.kubernetes import ends, labels, manifest, names, pod
+from determined_deployments.agent.launchers.kubernetes import ends, labels, manifest, pod
 from determined_deployments.agent.launchers.kubernetes.client import Client, Json, Unconfigured
 from determined_deployments.agent.launchers.kubernetes.cluster import Cluster, NoRights
 from determined_deployments.agent.launchers.kubernetes.hands import Hands
@@ -136,9 +136,10 @@ class KubernetesLauncher(ForkingLauncher):
 
     async def adopt(self) -> list[Running]:
         found = await super().adopt()
-        orders = await self._starter.orders(labels.selector(self.config.agent_id))
-        for job in list(self._cluster.jobs.objects.values()):
-            leg = await self._adopted(job, orders)
+        jobs = list(self._cluster.jobs.objects.values())
+        await self._starter.settle_secrets(labels.selector(self.config.agent_id), jobs)
+        for job in jobs:
+            leg = await self._adopted(job)
             if leg is not None:
                 self._legs[leg.identifier] = leg
                 found.append(leg)
@@ -148,19 +149,16 @@ class KubernetesLauncher(ForkingLauncher):
         self._spawn(self._tick())
         return found
 
-    async def _adopted(self, job: Json, orders: set[str]) -> Placed | None:
-        """None: its start was cut short, or nobody can say what it is. Then it is removed."""
+    async def _adopted(self, job: Json) -> Placed | None:
+        """None: nobody can say what it is. Then it is removed."""
         name = job["metadata"]["name"]
-        pods = self._cluster.pods_of(job["metadata"]["uid"])
         try:
             leg = Placed.adopted(job)
-            if names.order(name) not in orders and not any(map(ends.has_started, pods)):
-                raise ValueError("an agent died while it started it")
         except (KeyError, ValueError) as error:
-            logger.warning("removing Job %s, which does nothing: %r", name, error)
+            logger.warning("removing Job %s, whose leg is unknown: %r", name, error)
             await self._starter.delete(name)
             return None
-        for one in pods:
+        for one in self._cluster.pods_of(leg.uid):
             leg.saw(one)
         self._cluster.hold_slots(leg.machine, leg.slot_ids)
         return leg
@@ -195,6 +193,7 @@ class KubernetesLauncher(ForkingLauncher):
     def _is_made(self, leg: Placed) -> None:
         """The watches may have told of its pod before its uid was known here."""
         if leg.uid and not leg.ended.done():
+            self._do(leg, "own", lambda: self._starter.own_secrets(leg))
             for one in self._cluster.pods_of(leg.uid):
                 leg.saw(one)
             self._look(leg)
@@ -239,9 +238,13 @@ class KubernetesLauncher(ForkingLauncher):
             self._has_ended(leg, ended, ends.has_started(leg.pod) and not sight.pod_gone)
             return
         leg.gone_since = None
-        if ends.is_ending(leg.pod) and not leg.is_fenced:
-            # By somebody else: the Job's controller would make another pod.
-            self._do(leg, "fence", lambda: self._fence(leg))
+        if ends.is_ending(leg.pod) and leg.order is None:
+            if not leg.is_fenced:
+                # Somebody else ends it: the Job's controller would make another pod.
+                self._do(leg, "fence", lambda: self._fence(leg))
+            if leg.leaving is None and leg.has_started:
+                leg.leaving = ends.why_gone(sight)
+                self.changed.set()
         if leg.order is None:
             self._look_at_wait(leg, ends.waits(sight))
 
@@ -305,8 +308,15 @@ class KubernetesLauncher(ForkingLauncher):
 
     # The agent's verbs.
 
+    @property
+    def grace_seconds(self) -> float | None:
+        return float(self._settings.termination_grace)
+
     def waits_for(self, running: Running) -> str | None:
         return running.words if isinstance(running, Placed) else super().waits_for(running)
+
+    def leaving(self, running: Running) -> str | None:
+        return running.leaving if isinstance(running, Placed) else super().leaving(running)
 
     async def wait(self, running: Running) -> Exit:
         if not isinstance(running, Placed):
@@ -378,7 +388,7 @@ class KubernetesLauncher(ForkingLauncher):
     async def _remove(self, leg: Placed) -> None:
         sight = self._cluster.sight(leg)
         if leg.uid:
-            await self._starter.delete(leg.identifier)
+            await self._starter.remove(leg)
         if leg.pod is not None and sight.node is not None and not sight.pod_gone:
             # No node says any more that it has ended.
             await self._hands.kill_pod(leg.pod["metadata"]["name"], grace=0)

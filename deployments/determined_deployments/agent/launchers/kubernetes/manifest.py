@@ -11,7 +11,7 @@ import json
 from typing import Any, Literal
 
 from determined.common.wire.legs import LegSpec
-from determined.expconf.pod_spec import applied, merge_pod_specs
+from determined.expconf.pod_spec import TRIAL_CONTAINER, applied, merge_pod_specs
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Call, Job
 from determined_deployments.agent.launchers.kubernetes import labels, names, pod
@@ -113,7 +113,10 @@ def order_secret(name: str, order: dict[str, Any], owner: dict[str, Any]) -> dic
 
 
 def registry_secret(job: Job, name: str, owner: dict[str, Any]) -> dict[str, Any] | None:
-    """The Secret with the experiment's ``registry_auth``, if it has one. ``name``, ``owner``: as above."""
+    """The Secret with the experiment's ``registry_auth``, if it has one. ``name``, ``owner``: as above.
+
+    Without a ``serveraddress`` it is for the registry of the leg's image.
+    """
     given = (_leg(job).config.get("environment") or {}).get("registry_auth") or {}
     auth = {key: str(value) for key, value in given.items() if value}
     if not auth:
@@ -121,7 +124,7 @@ def registry_secret(job: Job, name: str, owner: dict[str, Any]) -> dict[str, Any
     if "username" in auth and "password" in auth and "auth" not in auth:
         pair = f"{auth['username']}:{auth['password']}"
         auth["auth"] = base64.b64encode(pair.encode()).decode()
-    server = auth.pop("serveraddress", _DOCKER_HUB)
+    server = auth.pop("serveraddress", None) or _registry(_image(owner))
     content = {".dockerconfigjson": json.dumps({"auths": {server: auth}})}
     return _secret(names.registry(name), "kubernetes.io/dockerconfigjson", content, owner)
 
@@ -149,7 +152,7 @@ def pod_group(
             "name": _group(leg, config),
             "namespace": settings.namespace,
             "labels": owner["metadata"]["labels"],
-            "ownerReferences": [_reference(owner)],
+            "ownerReferences": [reference(owner)],
         },
         "spec": spec,
     }
@@ -221,6 +224,19 @@ def _is_by(settings: Kubernetes, name: str) -> bool:
     return settings.queueing is not None and settings.queueing.by == name
 
 
+def _image(owner: dict[str, Any]) -> str:
+    """The image of the leg's container in its Job."""
+    containers = owner["spec"]["template"]["spec"]["containers"]
+    return next(str(one["image"]) for one in containers if one["name"] == TRIAL_CONTAINER)
+
+
+def _registry(image: str) -> str:
+    """The address of an image's registry; of a name without one, Docker's hub."""
+    first, slash, _ = image.partition("/")
+    is_host = slash and ("." in first or ":" in first or first == "localhost")
+    return first if is_host else _DOCKER_HUB
+
+
 def _secret(name: str, kind: str, content: dict[str, str], owner: dict[str, Any]) -> dict[str, Any]:
     metadata = owner["metadata"]
     return {
@@ -232,13 +248,14 @@ def _secret(name: str, kind: str, content: dict[str, str], owner: dict[str, Any]
             "name": name,
             "namespace": metadata["namespace"],
             "labels": metadata["labels"],
-            "ownerReferences": [_reference(owner)],
+            "ownerReferences": [reference(owner)],
         },
         "data": {key: base64.b64encode(text.encode()).decode() for key, text in content.items()},
     }
 
 
-def _reference(owner: dict[str, Any]) -> dict[str, Any]:
+def reference(owner: dict[str, Any]) -> dict[str, Any]:
+    """Of something that goes with its ``owner``, a Job."""
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -19,8 +19,10 @@ class Placed(Running):
 
     ``nodes``: of its gang; 0: an agent before this one knew it. ``is_second``: another start of the leg has
     the Job. ``is_listed``: the watch has told of the Job. ``job``, ``pod``: as they were seen last.
-    ``order``: how this agent has ended the leg. ``words``: what it waits for; ``stuck_since``: since when it
-    waits for anything; ``gone_since``: since when it seems to have ended, while later news may say more.
+    ``secrets``: the names of those that do not go with the Job yet. ``order``: how this agent has ended the
+    leg. ``words``: what it waits for; ``leaving``: why somebody else ends its pod. ``stuck_since``: since
+    when it waits for anything; ``gone_since``: since when it seems to have ended, while later news may say
+    more.
     """
 
     allocation: str
@@ -32,8 +34,10 @@ class Placed(Running):
     is_listed: bool = False
     job: Json | None = None
     pod: Json | None = None
+    secrets: list[str] = field(default_factory=list)
     order: Exit | None = None
     words: str | None = None
+    leaving: str | None = None
     stuck_since: float | None = None
     gone_since: float | None = None
     began: float = field(default_factory=time.monotonic)

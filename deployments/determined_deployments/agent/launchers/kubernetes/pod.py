@@ -86,6 +86,11 @@ def image(leg: LegSpec, config: AgentConfig) -> str:
     return str(chosen)
 
 
+def python(config: AgentConfig) -> str:
+    """The interpreter with our package in pods, also for what is executed there."""
+    return f"{HARNESS_DIR}/bin/python3" if config.container.harness == "mounted" else "python3"
+
+
 def slot_resources(slots: int, config: AgentConfig) -> dict[str, Any]:
     """The ``resources`` of a container with that many slots."""
     given, kind = config.kubernetes.slot_resources, config.slot_type
@@ -124,22 +129,25 @@ def threads(slots: int, config: AgentConfig) -> int:
 
 
 def _container(leg: LegSpec, config: AgentConfig, who: Account | None) -> dict[str, Any]:
-    settings, python = config.kubernetes, "python3"
+    settings = config.kubernetes
     env = [{"name": START_ID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
     variables = {"PYTHONUNBUFFERED": "1"}
     if config.container.harness == "mounted":
-        python = f"{HARNESS_DIR}/bin/python3"
-        variables["LD_LIBRARY_PATH"] = f"{HARNESS_DIR}/lib"
+        # Where libpython is, if the interpreter needs it.
+        variables["LD_LIBRARY_PATH"] = f"{HARNESS_DIR}/base/lib"
     if who is not None:
         # The image may know no such account.
         variables |= {"HOME": WORK_DIR, "USER": who.name, "LOGNAME": who.name}
+    if config.slot_type != "cuda" or not leg.slot_ids:
+        # Else an image made for CUDA shows the container all GPUs of its node.
+        variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     if config.slot_type == "cpu" and leg.slot_ids:
         variables["OMP_NUM_THREADS"] = str(threads(len(leg.slot_ids), config))
     env += [{"name": name, "value": value} for name, value in variables.items()]
     found: dict[str, Any] = {
         "name": TRIAL_CONTAINER,
         "image": image(leg, config),
-        "command": [python, "-m", CALL, f"{ORDER_DIR}/{ORDER_FILE}"],
+        "command": [python(config), "-m", CALL, f"{ORDER_DIR}/{ORDER_FILE}"],
         "workingDir": WORK_DIR,
         "env": env,
         "resources": slot_resources(len(leg.slot_ids), config),

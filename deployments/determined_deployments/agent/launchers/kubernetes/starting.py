@@ -1,8 +1,10 @@
 """The creation of a leg's objects: whenever the agent dies, no leg runs twice and nothing is left.
 
-First the Job, then the Secret with the supervisor's order, which the Job owns. Until the Secret is there the
-pod waits for it and does nothing: an agent that dies in between leaves a Job without a Secret, which the next
-one removes. The Job's name follows from the leg's, so that the server refuses a second one.
+First the Secret with the supervisor's order, then the Job, then the Secret becomes the Job's own, with which
+it goes. An agent that dies after the first leaves a Secret without a Job, which the next one removes; after
+the second, a leg that runs, which the next one adopts. (The other way round a pod would look for its Secret
+before it is there, and look again half a second later.) The Job's name follows from the leg's, so that the
+server refuses a second one.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from determined.common.backoff import Backoff
 from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import Exit, Job, LaunchError
-from determined_deployments.agent.launchers.kubernetes import ends, manifest
+from determined_deployments.agent.launchers.kubernetes import ends, manifest, names
 from determined_deployments.agent.launchers.kubernetes.client import (
     CONFLICT,
     CORE,
@@ -52,10 +55,20 @@ class Starter:
         self._jobs = f"/apis/batch/v1/namespaces/{self._settings.namespace}/jobs"
         self._secrets = f"{CORE}/namespaces/{self._settings.namespace}/secrets"
 
-    async def orders(self, selector: str) -> set[str]:
-        """The names of the Secrets that agents of this name have made."""
+    async def settle_secrets(self, selector: str, jobs: Iterable[Json]) -> None:
+        """Has each Job own its Secrets, and removes those without a Job: an agent before this one died."""
+        owners: dict[str, Json] = {}
+        for job in jobs:
+            name = job["metadata"]["name"]
+            owners |= dict.fromkeys((names.order(name), names.registry(name)), job)
         found, _ = await self._client.list(self._secrets, {"labelSelector": selector})
-        return {one["metadata"]["name"] for one in found}
+        for metadata in (one["metadata"] for one in found):
+            owner = owners.get(metadata["name"])
+            if owner is None:
+                logger.warning("removing Secret %s, whose leg has not begun", metadata["name"])
+                await self._delete(f"{self._secrets}/{metadata['name']}")
+            elif not metadata.get("ownerReferences"):
+                await self._own(metadata["name"], owner)
 
     async def start(self, leg: Placed, job: Job) -> bool:
         """Makes the leg's objects, or ends the leg if they can never be. False: the namespace's quota has
@@ -75,17 +88,33 @@ class Starter:
         except manifest.PodError as error:
             leg.end(Exit(kind=ExitKind.FAILED_TO_START, reason=str(error)))
             return True
-        order = manifest.order(job, self._config)
-        # The Secret follows its Job at once, however many wait for their turn.
+        # All of a leg at once, however many wait for their turn.
         await self._client.bucket.take(2)
         try:
+            await self._make_secrets(leg, made, job)
             leg.has(await self._make_job(made))
-        except Unreachable as error:
-            raise LaunchError(f"the API server is away: {error}") from error
-        except ApiError as error:
-            return self._refused(leg, error)
-        await self._make_secrets(leg, job, order)
+            await self._make_group(leg, job)
+        except (Unreachable, ApiError, LaunchError) as error:
+            await self._give_up(leg)
+            if isinstance(error, ApiError):
+                return self._refused(leg, error)
+            raise LaunchError(f"Job {leg.identifier} cannot be made: {error}") from error
         return True
+
+    async def own_secrets(self, leg: Placed) -> None:
+        """Has the leg's Job own its Secrets."""
+        assert leg.job is not None
+        while leg.secrets:
+            await self._own(leg.secrets[0], leg.job)
+            del leg.secrets[0]
+
+    async def _own(self, name: str, job: Json) -> None:
+        change = {"metadata": {"ownerReferences": [manifest.reference(job)]}}
+        try:
+            await self._client.request("PATCH", f"{self._secrets}/{name}", body=change)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                logger.warning("Secret %s does not go with its Job: %s", name, error)
 
     def _refused(self, leg: Placed, error: ApiError) -> bool:
         """What the server says about the Job."""
@@ -141,34 +170,34 @@ class Starter:
                 raise LaunchError(f"the Job of an earlier start, {name}, is still being deleted")
             await asyncio.sleep(backoff.next_delay())
 
-    async def _make_secrets(self, leg: Placed, job: Job, order: Json) -> None:
-        """Raises LaunchError, without the Job."""
-        assert leg.job is not None
-        wanted = [manifest.order_secret(leg.identifier, order, leg.job)]
-        # The pod looks for it before it starts: so before the order.
-        if (registry := manifest.registry_secret(job, leg.identifier, leg.job)) is not None:
-            wanted.insert(0, registry)
-        try:
-            if (group := self._group(leg, job)) is not None:
-                await self._post_once(*group)
-            for one in wanted:
+    async def _make_secrets(self, leg: Placed, made: Json, job: Job) -> None:
+        name = made["metadata"]["name"]
+        # The Job has no uid yet.
+        future = {"metadata": {**made["metadata"], "uid": ""}}
+        wanted = [
+            manifest.order_secret(name, manifest.order(job, self._config), future),
+            manifest.registry_secret(job, name, future),
+        ]
+        for one in wanted:
+            if one is not None:
+                one["metadata"].pop("ownerReferences")
+                leg.secrets.append(one["metadata"]["name"])
                 await self._post_once(self._secrets, one)
-        except (ApiError, Unreachable) as error:
-            await self._give_up(leg)
-            raise LaunchError(f"its order cannot be stored as a Secret: {error}") from error
 
-    def _group(self, leg: Placed, job: Job) -> tuple[str, Json] | None:
+    async def _make_group(self, leg: Placed, job: Job) -> None:
         """The group of a gang's pods, which comes with the Job of its first node."""
         assert leg.job is not None and job.leg is not None
         if job.leg.node != 0:
-            return None
+            return
         made = manifest.pod_group(job, self._settings, self._config, leg.job)
-        if made is None:
-            return None
-        return f"/apis/{made['apiVersion']}/namespaces/{self._settings.namespace}/podgroups", made
+        if made is not None:
+            namespace = self._settings.namespace
+            await self._post_once(
+                f"/apis/{made['apiVersion']}/namespaces/{namespace}/podgroups", made
+            )
 
     async def _post_once(self, path: str, body: dict[str, Any]) -> None:
-        """What is there already is of a try whose answer was lost."""
+        """What is there already is of an earlier try, of the same leg."""
         try:
             await self._post(path, body)
         except ApiError as error:
@@ -179,18 +208,26 @@ class Starter:
         return await self._client.request("POST", path, body=body, within=START_SECONDS, paid=True)
 
     async def _give_up(self, leg: Placed) -> None:
+        """Removes what a start has made that did not come to its end. Tries once."""
         try:
-            await self.delete(leg.identifier, within=START_SECONDS)
+            await self.remove(leg, within=0.0)
         except (ApiError, Unreachable) as error:
-            # It does nothing without its order.
             logger.warning("Job %s is left for the next start: %s", leg.identifier, error)
+
+    async def remove(self, leg: Placed, within: float | None = None) -> None:
+        """Removes a leg's Job, and with it its Secrets. Raises ApiError and Unreachable."""
+        await self.delete(leg.identifier, within)
+        while leg.secrets:
+            await self._delete(f"{self._secrets}/{leg.secrets[0]}", within)
+            del leg.secrets[0]
 
     async def delete(self, name: str, within: float | None = None) -> None:
         """Removes a Job with all that it owns. Raises ApiError and Unreachable."""
+        await self._delete(f"{self._jobs}/{name}", within)
+
+    async def _delete(self, path: str, within: float | None = None) -> None:
         try:
-            await self._client.request(
-                "DELETE", f"{self._jobs}/{name}", body=IN_BACKGROUND, within=within
-            )
+            await self._client.request("DELETE", path, body=IN_BACKGROUND, within=within)
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
