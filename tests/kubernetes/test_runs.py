@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.containers.test_container_cluster import PORT, SERVE, proxied, task_of
 from tests.integration.test_search import OPERATIONS_SCRIPT
 from tests.kubernetes.agents import POOLS, Agent
 from tests.kubernetes.conftest import KUBECONFIG, NEWEST, Target
@@ -180,4 +181,18 @@ def test_somebody_enters_a_command(cluster: LocalCluster, agent: Agent, target: 
         assert "/run/determined/" in entered.stdout
     finally:
         cluster.det("cmd", "kill", task_id)
+    until("nothing is left", target.left, equals=[])
+
+
+def test_pages_of_tasks(
+    cluster: LocalCluster, agent: Agent, target: Target, tmp_path: Path
+) -> None:
+    """A trial's port and a TensorBoard of its curves, through the service's proxy."""
+    experiment = cluster.submit(tmp_path, SINGLE + PORT, script_py=SERVE)
+    proxied(cluster, f"/proxy/{task_of(cluster, experiment)}/", "script.py")
+    config = ["--config", "resources={resource_pool: kube, slots: 0}"]
+    board = cluster.det("tensorboard", "start", "-d", *config, str(experiment)).stdout.strip()
+    proxied(cluster, f"/proxy/{board}/data/runs", "trial")
+    cluster.det("tensorboard", "kill", board)
+    cluster.det("experiment", "kill", str(experiment))
     until("nothing is left", target.left, equals=[])
