@@ -84,16 +84,24 @@ def oom_kills() -> OomKills:
     return OomKills(_counter(Path("/proc/vmstat"), "oom_kill"), container)
 
 
-def _memory_groups() -> Iterator[Path]:
-    """The files in which the kernel may count for this process's control group: version 2, then 1."""
-    root = Path("/sys/fs/cgroup")
+def _memory_groups(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[Path]:
+    """The files in which the kernel may count for this process's control group: version 2, then 1.
+
+    In a container the group's path may be the machine's, while ``root`` shows the container's group.
+    """
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in own.read_text().splitlines():
             number, controllers, path = line.split(":", 2)
             if number == "0":
-                yield root / path.lstrip("/") / "memory.events"
+                mount, name = root, "memory.events"
             elif "memory" in controllers.split(","):
-                yield root / "memory" / path.lstrip("/") / "memory.oom_control"
+                mount, name = root / "memory", "memory.oom_control"
+            else:
+                continue
+            group = mount / path.lstrip("/")
+            yield (group if group.is_dir() else mount) / name
 
 
 def _counter(path: Path, name: str) -> int | None:

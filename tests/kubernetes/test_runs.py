@@ -16,7 +16,7 @@ from tests.integration.containers.test_container_cluster import PORT, SERVE, pro
 from tests.integration.test_search import OPERATIONS_SCRIPT
 from tests.kubernetes.agents import POOLS, Agent
 from tests.kubernetes.conftest import KUBECONFIG, NEWEST, Target
-from tests.kubernetes.deletion import delete
+from tests.kubernetes.disturbances import delete
 from tests.local_cluster import DET, LocalCluster
 from tests.waiting import TIMEOUT_S, until
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.kubernetes.agents import POOLS, Agent
-from tests.kubernetes.conftest import KUBECONFIG, NEWEST, Target
-from tests.kubernetes.deletion import delete, evict
+from tests.kubernetes.conftest import KUBECONFIG, NEWEST, NODES, Target
+from tests.kubernetes.disturbances import delete, evict, fast_disks, no_more
 from tests.kubernetes.trials import Truth
 from tests.local_cluster import LocalCluster
 from tests.waiting import until
@@ -86,12 +86,19 @@ def test_evicted_by_its_node(begin: Callable[..., Truth], target: Target) -> Non
     assert truth.restarts() == 0
 
 
-@by_hand
+EATS = """environment:
+  environment_variables: [EATS=1]
+  pod_spec:
+    spec: {containers: [{name: determined-container, resources: {limits: {memory: 400Mi}}}]}
+"""
+
+
 def test_out_of_memory(begin: Callable[..., Truth], target: Target) -> None:
-    truth = begin()
-    pod = truth.begun()
-    assert target.standin is not None
-    target.standin.do(lambda cluster: cluster.run_out_of_memory(pod))
+    """On the stand-in of the whole container, on a cluster of the script's process."""
+    truth = begin(EATS if target.standin is None else "")
+    if target.standin is not None:
+        pod = truth.begun()
+        target.standin.do(lambda cluster: cluster.run_out_of_memory(pod))
     assert "out of memory" in truth.ended("ERROR")
 
 
@@ -145,46 +152,37 @@ def test_a_registry_that_is_away(begin: Callable[..., Truth], target: Target) ->
     truth.ended()
 
 
-@by_hand
-@pytest.mark.parametrize("kind", ["pods", "jobs"])
-@pytest.mark.parametrize("by", ["quota", "webhook"])
-def test_refused(begin: Callable[..., Truth], target: Target, by: str, kind: str) -> None:
-    assert target.standin is not None
-    do = target.standin.do
-    if by == "quota":
-        counted = "pods" if kind == "pods" else "count/jobs.batch"
-        do(lambda cluster: cluster.admission.quotas.update(default={counted: 0}))
-    else:
-        do(lambda cluster: cluster.admission.webhooks.update({kind: "no such team"}))
-    try:
+@pytest.mark.parametrize("counted", ["pods", "count/jobs.batch"])
+def test_a_quota(begin: Callable[..., Truth], target: Target, counted: str) -> None:
+    with no_more(target, counted):
         truth = begin()
-        if by == "webhook":
-            assert "no such team" in truth.ended("ERROR")
-            return
         until("it says what it waits for", lambda: "exceeded quota" in truth.log())
-    finally:
-        do(lambda cluster: cluster.admission.quotas.clear())
-        do(lambda cluster: cluster.admission.webhooks.clear())
     truth.begun()
     evict(target, truth.pod())
     truth.ended()
 
 
 @by_hand
-def test_unschedulable_goes_back_to_the_queue(begin: Callable[..., Truth], target: Target) -> None:
+@pytest.mark.parametrize("kind", ["pods", "jobs"])
+def test_a_webhook_that_refuses(begin: Callable[..., Truth], target: Target, kind: str) -> None:
     assert target.standin is not None
     do = target.standin.do
+    do(lambda cluster: cluster.admission.webhooks.update({kind: "no such team"}))
+    try:
+        assert "no such team" in begin().ended("ERROR")
+    finally:
+        do(lambda cluster: cluster.admission.webhooks.clear())
+
+
+@pytest.mark.skipif(KUBECONFIG is not None and not NODES, reason="labels nodes: set DET_TEST_NODES")
+def test_unschedulable_goes_back_to_the_queue(begin: Callable[..., Truth], target: Target) -> None:
     # The agent has free slots; only Kubernetes finds no room.
     truth = begin("environment: {pod_spec: {spec: {nodeSelector: {disk: fast}}}}\n")
-    words = "there was no room for it: 0/2 nodes are available: 2 node(s) didn't match"
+    words = "there was no room for it: 0/"
     until("the scheduler's words are in the log", lambda: words in truth.log())
     assert words in truth.described()
-    label = {"disk": "fast", "kubernetes.io/hostname": "node-fast"}
-    do(lambda c: c.add_node("node-fast", {"cpu": "2"}, labels=label))
-    try:
+    with fast_disks(target):
         truth.ended()
-    finally:
-        do(lambda c: c.remove_node("node-fast"))
     assert truth.states()[0] == "UNPLACED"
     assert truth.states()[-1] == "COMPLETED"
     assert truth.restarts() == 0

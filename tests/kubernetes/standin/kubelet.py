@@ -235,7 +235,9 @@ class PodRun:
                 self.kill()
             await all_ended
         finally:
-            ending.cancel()
+            for task in (ending, *ends):
+                task.cancel()
+            await asyncio.gather(all_ended, *ends, return_exceptions=True)
 
     def _finish(self) -> None:
         """The last state; a pod that was deleted goes from the API."""

@@ -103,3 +103,23 @@ def test_a_real_container(small_container: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("out of memory, by the limit of its container")
+
+
+@pytest.mark.parametrize(
+    ("line", "mount", "name"),
+    [
+        ("0::{}", "", "memory.events"),
+        ("9:cpu,memory:{}", "memory", "memory.oom_control"),
+    ],
+)
+@pytest.mark.parametrize("is_container", [False, True])
+def test_the_group_of_a_container_is_found_under_the_machines_path(
+    tmp_path: Path, line: str, mount: str, name: str, is_container: bool
+) -> None:
+    """There the root of the mount is the container's group, whatever path the kernel tells."""
+    own, group = tmp_path / "own", tmp_path / "sys" / mount
+    own.write_text("3:cpuset:/other\n" + line.format("/kubepods/pod1/abc") + "\n")
+    if not is_container:
+        group = group / "kubepods/pod1/abc"
+    group.mkdir(parents=True)
+    assert list(exit_reason._memory_groups(tmp_path / "sys", own)) == [group / name]
