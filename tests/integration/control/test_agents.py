@@ -139,7 +139,7 @@ async def test_the_rights_of_containers_are_in_the_order(world: World) -> None:
     await world.register(slots=2)
     await world.started(SINGLE)
     storage = world.app.state.settings.checkpoint_storage or {}
-    plain = {"administrator": False, "capabilities": [], "devices": []}
+    plain = {"administrator": False, "capabilities": [], "devices": [], "pod_fields": []}
     plain["host_paths"] = [storage["host_path"]] if storage.get("host_path") else []
     assert (await world.launched()).spec["granted"] == plain
     async with world.app.state.db.tx() as conn:

@@ -167,7 +167,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "request unfulfillable: resources.slots: 3 slots are more than any agent",
     ),
     ({"config": {"entrypoint": ["a"], "resources": {"resource_pool": "gpu"}}}, "'gpu'"),
-    ({"config": {"entrypoint": ["a"]}, "templateName": "t"}, "no templates yet"),
+    ({"config": {"entrypoint": ["a"]}, "templateName": "t"}, "no template 't'"),
     ({"config": {"entrypoint": ["a"]}, "workspaceId": 7}, "one workspace, number 1"),
 ]
 
