@@ -14,6 +14,11 @@ AGENTS = """
              CASE WHEN a.agent_id IS NULL THEN '{}'
                   ELSE jsonb_build_object(a.agent_id, a.slots) END)
 """
+# Of an allocation that had its slots: the cluster of its agent had room for it.
+HAD_ROOM = """
+    NOT EXISTS (SELECT FROM legs f
+                WHERE f.task_id = a.task_id AND f.run_id = a.run_id AND f.state = 'UNPLACED')
+"""
 _KEEP = sa.text(
     f"""
     INSERT INTO erased_usage (allocation_id, kind, user_id, experiment_id, labels, resource_pool, slots,
@@ -21,7 +26,7 @@ _KEEP = sa.text(
     SELECT a.id, k.kind, k.owner_id, a.experiment_id, e.labels, a.resource_pool, a.slots, {AGENTS},
            a.assigned_at, coalesce(a.ended_at, now())
     FROM allocations a JOIN tasks k ON k.id = a.task_id JOIN experiments e ON e.id = a.experiment_id
-    WHERE a.experiment_id = :id AND a.assigned_at IS NOT NULL
+    WHERE a.experiment_id = :id AND a.assigned_at IS NOT NULL AND {HAD_ROOM}
     ON CONFLICT DO NOTHING
     """
 )

@@ -1,6 +1,7 @@
 """Lists who used which slots, and when: :func:`page` of allocations, and :func:`sums` by day or month.
 
-An allocation uses its slots from the moment when it is given them to its end; one that still runs, until now.
+An allocation uses its slots from the moment when it is given them to its end; one that still runs, until now;
+one for which its agent's cluster had no room, not at all.
 Of deleted experiments the same facts are kept (``erased_usage``). Times are UTC.
 """
 
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.deleting.kept_usage import AGENTS
+from determined_service.deleting.kept_usage import AGENTS, HAD_ROOM
 
 Unit = Literal["day", "month"]
 
@@ -26,7 +27,7 @@ _USED = f"""
            a.resource_pool, a.slots, {AGENTS} AS agents, a.assigned_at AS began, a.ended_at AS ended
     FROM allocations a JOIN tasks k ON k.id = a.task_id LEFT JOIN experiments e ON e.id = a.experiment_id
     WHERE a.assigned_at < :before AND coalesce(a.ended_at, now()) > :after
-      AND (a.assigned_at, a.id) > (:last_began, :last_id)
+      AND (a.assigned_at, a.id) > (:last_began, :last_id) AND {HAD_ROOM}
     UNION ALL
     SELECT allocation_id, kind, user_id, experiment_id, labels, resource_pool, slots, agents, began, ended
     FROM erased_usage

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
 
+from determined_service.deleting import kept_usage
 from determined_service.lifecycle import unplaced
 from determined_service.lifecycle.exits import LOST_IN_A_ROW
 from determined_service.scheduling.placement import schedule_once
+from determined_service.views import usage
 from tests.integration.control.test_explanation import explain
 from tests.integration.control.test_launched import launch
 from tests.integration.control.test_preemption import single
@@ -77,6 +80,26 @@ async def test_it_waits_with_the_clusters_words_and_holds_nobody_back(world: Wor
     assert (await world.told_prefect(trial.entity))[-1].startswith(
         "AwaitingSlots: no room: 0/3 nodes"
     )
+
+
+async def test_it_has_used_no_slots(world: World) -> None:
+    await world.register(1, "k")
+    await world.started(single(42))
+    (spec,) = await launched(world)
+    now = datetime.datetime.now(datetime.UTC)
+    between = (now - datetime.timedelta(hours=1), now + datetime.timedelta(hours=1))
+
+    async def accounted() -> list[str]:
+        async with world.app.state.db.tx() as conn:
+            return [row.id for row in await usage.page(conn, *between)]
+
+    assert await accounted() == [spec["allocation_id"]]
+    await no_room(world, spec)
+    assert await accounted() == []
+    # Nor is it kept when the experiment is deleted.
+    async with world.app.state.db.tx() as conn:
+        await kept_usage.keep(conn, spec["experiment_id"])
+    assert await accounted() == []
 
 
 async def test_it_keeps_its_place_and_is_never_given_up(world: World) -> None:
