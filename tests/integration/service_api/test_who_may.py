@@ -101,6 +101,7 @@ class Mine:
             "label": "mine",
             "agent_id": "idle",
             "slot_id": 0,
+            "machine": "m",
         }
 
 
@@ -282,7 +283,7 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{API}/users/{{user_id}}/password"): just("hashed"),
     **{
         ("POST", f"{API}/agents/{{agent_id}}{slot}/{verb}"): Asked()
-        for slot in ("", "/slots/{slot_id}")
+        for slot in ("", "/machines/{machine}", "/slots/{slot_id}")
         for verb in ("enable", "disable")
     },
     ("DELETE", f"{API}/agents/{{agent_id}}"): Asked(),
@@ -355,7 +356,7 @@ async def mine_in(world: World) -> Mine:
         owner = await conn.execute(sa.select(users.c.id).where(users.c.username == "determined"))
         idle = {"id": "idle", "resource_pool": "default", "session": uuid.uuid4()}
         await conn.execute(insert(agents).values(idle).on_conflict_do_nothing())
-        slot = {"agent_id": "idle", "slot_id": 0}
+        slot = {"agent_id": "idle", "slot_id": 0, "machine": "m"}
         await conn.execute(insert(slots).values(slot).on_conflict_do_nothing())
     owner_id = owner.scalar_one()
     model = await model_of(world, leg, owner_id)
