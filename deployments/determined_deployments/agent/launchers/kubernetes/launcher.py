@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
@@ -43,6 +44,14 @@ SETTLE_SECONDS = 1.5
 """After which a leg whose pod is gone has ended: until then its last state or an event may say why."""
 HOLD_SECONDS = 15.0
 """That a gang is held back for nodes that are another agent's."""
+
+
+def end_observer() -> None:
+    """Has Prefect's observer of Jobs end, if there is one: the process would wait for its thread for ever."""
+    observer = sys.modules.get("prefect_kubernetes.observer")
+    stop = getattr(observer, "_stop_flag", None)
+    if stop is not None:
+        stop.set()
 
 
 class KubernetesLauncher(ForkingLauncher):
@@ -99,6 +108,7 @@ class KubernetesLauncher(ForkingLauncher):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        end_observer()
         await self._block.aclose()
 
     async def _end_tasks(self) -> None:
