@@ -191,7 +191,9 @@ def test_pages_of_tasks(
 
     The stand-in's pods have a ``/dev/shm`` that hides the storage of the tests' cluster, which lies there.
     """
-    experiment = cluster.submit(tmp_path, SINGLE + PORT, script_py=SERVE)
+    # Not the port of the tests of containers, which may run beside these on this machine.
+    port, script = (text.replace("18265", "18267") for text in (PORT, SERVE))
+    experiment = cluster.submit(tmp_path, SINGLE + port, script_py=script)
     proxied(cluster, f"/proxy/{task_of(cluster, experiment)}/", "script.py")
     if target.standin is None:
         config = ["--config", "resources={resource_pool: kube, slots: 0}"]
