@@ -59,6 +59,11 @@ class JobConfiguration(BaseJobConfiguration):
         return self._entrypoint
 
     @property
+    def runs_here(self) -> bool:
+        """Whether the agent forks the run: one of our own flows, whose code is installed with the agent."""
+        return (self._entrypoint or "").startswith(OUR_FLOWS)
+
+    @property
     def directory(self) -> str | None:
         return self._directory
 

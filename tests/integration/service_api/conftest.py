@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
+from determined.experimental import Determined
 from tests.integration.service_api.world import World
 
 
@@ -17,3 +19,13 @@ async def world(service_app: FastAPI) -> AsyncIterator[World]:
     yield found
     for client in found.clients:
         await client.aclose()
+
+
+@pytest.fixture
+def own(service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Determined:
+    """The SDK of the user `determined`; `det` in this process logs in as that user, too."""
+    monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
+    monkeypatch.setenv("DET_MASTER", service_url)
+    monkeypatch.setenv("DET_USER", "determined")
+    monkeypatch.setenv("DET_PASS", "")
+    return Determined(service_url, "determined", "")

@@ -103,15 +103,6 @@ async def say_that_it_uses(database_url: str, trained: Trained, model_id: int) -
     await db.close()
 
 
-@pytest.fixture
-def own(service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Determined:
-    monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
-    monkeypatch.setenv("DET_MASTER", service_url)
-    monkeypatch.setenv("DET_USER", "determined")
-    monkeypatch.setenv("DET_PASS", "")
-    return Determined(service_url, "determined", "")
-
-
 def test_metadata_that_is_added_at_the_same_moment(own: Determined, trained: Trained) -> None:
     """By sixteen who have read it before."""
     model = own.create_model("noted by many")

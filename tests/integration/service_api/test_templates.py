@@ -211,15 +211,6 @@ async def test_of_two_that_create_it_one_does(user: httpx.AsyncClient) -> None:
     assert ok(await user.get(f"{API}/one"))["template"]["config"] == {"max_restarts": won}
 
 
-@pytest.fixture
-def own(service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Determined:
-    monkeypatch.setenv("DET_DEBUG_CONFIG_PATH", str(tmp_path / "config"))
-    monkeypatch.setenv("DET_MASTER", service_url)
-    monkeypatch.setenv("DET_USER", "determined")
-    monkeypatch.setenv("DET_PASS", "")
-    return Determined(service_url, "determined", "")
-
-
 def test_the_sdk(own: Determined) -> None:
     made = own.create_template("a b", {"max_restarts": 1})
     with pytest.raises(ConflictException):

@@ -14,7 +14,7 @@ from prefect.workers.base import BaseWorkerResult
 from prefect_docker.worker import DockerWorker, DockerWorkerJobConfiguration
 
 from determined_deployments.agent.launchers.docker.launcher import DockerLauncher
-from determined_deployments.agent.worker import OUR_FLOWS, AgentWorker, JobConfiguration
+from determined_deployments.agent.worker import AgentWorker, JobConfiguration
 
 
 class DockerJobConfiguration(JobConfiguration, DockerWorkerJobConfiguration):
@@ -36,11 +36,6 @@ class DeterminedDockerWorker(AgentWorker, DockerWorker):
         configuration: Any,
         task_status: anyio.abc.TaskStatus[Any] | None = None,
     ) -> Any:
-        run = DockerWorker.run if self.in_container(configuration) else AgentWorker.run
+        run = AgentWorker.run if configuration.runs_here else DockerWorker.run
         result: BaseWorkerResult = await run(self, flow_run, configuration, task_status)
         return result
-
-    @staticmethod
-    def in_container(configuration: JobConfiguration) -> bool:
-        """Whether the run gets a container: all but our own, whose code is installed with the agent."""
-        return not (configuration.entrypoint or "").startswith(OUR_FLOWS)

@@ -24,7 +24,7 @@ from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfi
 
 from determined_deployments.agent.launchers.kubernetes.client import KUBECONFIG
 from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
-from determined_deployments.agent.worker import OUR_FLOWS, AgentWorker, JobConfiguration
+from determined_deployments.agent.worker import AgentWorker, JobConfiguration
 
 
 class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfiguration):
@@ -78,7 +78,7 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
         configuration: Any,
         task_status: anyio.abc.TaskStatus[Any] | None = None,
     ) -> Any:
-        run = KubernetesWorker.run if self.in_pod(configuration) else AgentWorker.run
+        run = AgentWorker.run if configuration.runs_here else KubernetesWorker.run
         result: BaseWorkerResult = await run(self, flow_run, configuration, task_status)
         return result
 
@@ -98,8 +98,3 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
             return
         async with await new_client_from_config(path, persist_config=False) as client:
             yield client
-
-    @staticmethod
-    def in_pod(configuration: JobConfiguration) -> bool:
-        """Whether the run gets a Job: all but our own, whose code is installed with the agent."""
-        return not (configuration.entrypoint or "").startswith(OUR_FLOWS)
