@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from determined.common.wire.serving import Served
+from determined_service.access.permissions import Rights
 from determined_service.base.errors import Conflict
 
 USER = "user"
@@ -81,6 +82,7 @@ class Principal:
     run: RunRef | None = None  # of an unmanaged trial's process
     active: bool = True
     serves: Served | None = None
+    rights: Rights | None = None  # None: no roles hold for it, and it sees everything
 
     @property
     def is_platform(self) -> bool:
