@@ -6,6 +6,8 @@ rows and clients have said before.
 
 from __future__ import annotations
 
+import datetime
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
@@ -24,7 +26,7 @@ def _flag(name: str) -> sa.Column[bool]:
     return sa.Column(name, sa.Boolean(), nullable=False, server_default=sa.false())
 
 
-def _created() -> sa.Column[object]:
+def _created() -> sa.Column[datetime.datetime]:
     return sa.Column(
         "created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.text("now()")
     )
