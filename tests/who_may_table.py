@@ -23,6 +23,7 @@ MADE = "its task's"
 
 _CELLS: dict[Grant, tuple[str, ...]] = {
     Grant.LOGGED_IN: (YES, YES, YES, YES, YES, NO, NO),
+    Grant.USER: (YES, YES, YES, NO, NO, NO, NO),
     Grant.OWNER: (NO, YES, YES, MADE, YES, NO, NO),
     Grant.OWNER_ALONE: (NO, YES, YES, NO, YES, NO, NO),
     Grant.OWNER_OR_TASKS: (NO, YES, YES, YES, YES, NO, NO),

@@ -38,6 +38,7 @@ administrators everywhere; what a task's own token may do is
 WHO = {
     None: "everybody",
     Grant.LOGGED_IN: "logged in",
+    Grant.USER: "logged in, not by a task's token",
     Grant.OWNER: "owner",
     Grant.OWNER_ALONE: "owner, not by a task's token",
     Grant.OWNER_OR_TASKS: "owner",

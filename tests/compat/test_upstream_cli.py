@@ -301,6 +301,24 @@ def test_templates(upstream: UpstreamClient, submitted: Submitted, tmp_path: Pat
     assert "not found" in upstream.det("tpl", "describe", "shared", code=1).stderr
 
 
+def test_access_tokens(upstream: UpstreamClient) -> None:
+    made = json.loads(
+        upstream.det("tkn", "create", "-e", "3", "-d", "of upstream", "--json").stdout
+    )
+    number = str(made["tokenId"])
+    (row,) = json.loads(upstream.det("token", "describe", number, "--json").stdout)
+    assert (row["description"], row["tokenType"]) == ("of upstream", "TOKEN_TYPE_ACCESS_TOKEN")
+    assert "of upstream" in upstream.det("token", "list").stdout
+    assert "renamed" in upstream.det("token", "edit", number, "-d", "renamed").stdout
+    assert "30 days at most" in upstream.det("token", "create", "-e", "31", code=1).stderr
+    assert f"revoked token {number}" in upstream.det("token", "revoke", number).stdout
+    assert "renamed" not in upstream.det("token", "ls").stdout
+    assert "renamed" in upstream.det("token", "ls", "--show-inactive").stdout
+    another = json.loads(upstream.det("token", "create", "--json").stdout)
+    upstream.det("token", "login", another["token"])
+    assert "determined" in upstream.det("user", "whoami").stdout
+
+
 def test_mistakes_are_explained(
     upstream: UpstreamClient, submitted: Submitted, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from determined.cli.arguments.options import (
     Offset,
     Pages,
     PagesOption,
+    Yaml,
     bound,
     chosen,
 )
@@ -82,7 +83,7 @@ def list_jobs(
     pages: PagesOption = Pages.ALL,
     reverse: Annotated[bool, typer.Option("--reverse", help="the last in line first")] = False,
     json: Json = False,
-    yaml: Annotated[bool, typer.Option("--yaml", help="print YAML")] = False,
+    yaml: Yaml = False,
     csv: Csv = False,
     table: Annotated[bool, typer.Option("--table", help="print a table: the default")] = False,
 ) -> None:
@@ -101,9 +102,7 @@ def list_jobs(
     )
     jobs = [job for job in found if job]
     if yaml:
-        import yaml as yaml_
-
-        echo(yaml_.safe_dump({"jobs": jobs}, sort_keys=False), end="")
+        render.print_yaml({"jobs": jobs})
     else:
         render.show(JOBS, jobs, chosen(json, csv), document={"jobs": jobs}, what="jobs")
         higher = sorted({job["resourcePool"] for job in jobs if job.get("higherPriorityFirst")})

@@ -6,25 +6,22 @@ from typing import Annotated, Any
 
 import typer
 
-from determined.cli.arguments.options import Json
+from determined.cli.arguments.options import Json, Yaml
 from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.output import log_lines, render
-from determined.cli.printing import echo
 from determined.cli.state import state
 
 app = group("The service.")
 config = group("The cluster configuration.", default="show")
 app.add_typer(config, name="config")
 
-YamlSwitch = Annotated[bool, typer.Option("--yaml", help="print YAML")]
-
 
 @app.command("info")
 def info(
     ctx: typer.Context,
     json: Json = False,
-    yaml: YamlSwitch = False,
+    yaml: Yaml = False,
 ) -> None:
     """Show the service's version and settings; no login is needed."""
     if json and yaml:
@@ -34,10 +31,7 @@ def info(
         render.print_json(found)
         return
     if yaml:
-        import yaml as writer
-
-        # The session's answer is a kind of dict that YAML does not know.
-        echo(writer.safe_dump(dict(found)), end="")
+        render.print_yaml(found)
         return
     records = [{"name": name, "value": value} for name, value in found.items()]
     columns = (render.Column("Name", "name"), render.Column("Value", "value"))
@@ -69,7 +63,7 @@ def _readable(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @config.command("show")
-def show_config(ctx: typer.Context, json: Json = False, yaml: YamlSwitch = False) -> None:
+def show_config(ctx: typer.Context, json: Json = False, yaml: Yaml = False) -> None:
     """Show the configuration in force as YAML, secrets masked; for administrators."""
     if json and yaml:
         raise typer.BadParameter("give --json or --yaml, not both")
@@ -77,11 +71,6 @@ def show_config(ctx: typer.Context, json: Json = False, yaml: YamlSwitch = False
     if json:
         render.print_json(found["config"])
     else:
-        import orjson
-        import yaml as writer
-
-        # The session's answers are kinds of dict that YAML does not know.
-        plain = orjson.loads(orjson.dumps(found["config"]))
-        echo(writer.safe_dump(plain, sort_keys=False), end="")
+        render.print_yaml(found["config"])
     if found.get("refusal"):
         talk(f"the configuration file is not in force:\n{found['refusal']}")

@@ -68,6 +68,7 @@ class Root(LazyGroup):
             "determined.cli.tensorboard",
             "the curves of experiments and trials, in a browser",
         ),
+        "token|tkn": ("determined.cli.token", "access tokens: what programs send in users' names"),
         "trial|t": ("determined.cli.trial", "training runs with one set of hyperparameters each"),
         "user|u": ("determined.cli.user", "users, login and logout"),
         "version": ("determined.cli.version", "the versions of det and of the service"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from determined.common.api.transport import AnyTransport
     from determined.common.master import MasterAddress
     from determined.experimental import Determined
+    from determined.experimental._access_token import AccessTokenVerbs
     from determined.experimental._cluster import ClusterVerbs
     from determined.experimental._experiment_verbs import ExperimentVerbs
     from determined.experimental._model import ModelVerbs
@@ -152,6 +153,13 @@ class State:
         from determined.experimental._template import TemplateVerbs
 
         return TemplateVerbs(self.session)
+
+    @cached_property
+    def access_tokens(self) -> AccessTokenVerbs:
+        """What :attr:`client` does with access tokens."""
+        from determined.experimental._access_token import AccessTokenVerbs
+
+        return AccessTokenVerbs(self.session)
 
     @cached_property
     def cluster(self) -> ClusterVerbs:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from determined.common.api import Session, authentication, certs, get_default_master_url
 from determined.common.api.transport import AnyTransport, HttpTransport
 from determined.experimental import _checkpoint, _deletion
+from determined.experimental._access_token import AccessTokenVerbs
 from determined.experimental._checkpoint import Checkpoint
 from determined.experimental._cluster import ClusterVerbs
 from determined.experimental._experiment_verbs import ExperimentVerbs
@@ -27,6 +28,7 @@ class Determined(
     ClusterVerbs,
     RetrainingVerbs,
     TemplateVerbs,
+    AccessTokenVerbs,
 ):
     """A login at the service. The functions of ``client`` use one such login for the whole process.
 

@@ -81,6 +81,7 @@ __all__ = [
     "accounting",
     "accounting_csv",
     "change_experiments",
+    "create_access_token",
     "create_experiment",
     "create_generic_task",
     "create_model",
@@ -109,6 +110,7 @@ __all__ = [
     "iter_service_log",
     "iter_trials_metrics",
     "launch_task",
+    "list_access_tokens",
     "list_agents",
     "list_allocations",
     "list_experiments",
@@ -245,6 +247,8 @@ create_retraining = _function(Determined.create_retraining)
 get_retraining = _function(Determined.get_retraining)
 list_retrainings = _function(Determined.list_retrainings)
 
+create_access_token = _function(Determined.create_access_token)
+list_access_tokens = _function(Determined.list_access_tokens)
 create_template = _function(Determined.create_template)
 set_template = _function(Determined.set_template)
 get_template = _function(Determined.get_template)

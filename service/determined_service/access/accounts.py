@@ -58,7 +58,10 @@ async def require_proof(db: Database, throttle: LoginThrottle, user_id: int, pro
     async with db.tx() as conn:
         row = (await conn.execute(sa.select(users).where(users.c.id == user_id))).one()
         found = await conn.execute(
-            sa.select(fresh).where(user_sessions.c.token_hash == token_hash(proof.token))
+            sa.select(fresh).where(
+                user_sessions.c.token_hash == token_hash(proof.token),
+                ~user_sessions.c.is_access_token,
+            )
         )
         is_fresh = bool(found.scalar_one_or_none())
     if proof.old is None:
@@ -114,7 +117,7 @@ async def change_account(
         .values({**values, "modified_at": sa.func.now()})
     )
     if "password_hash" in values:
-        others = user_sessions.c.user_id == user_id
+        others = (user_sessions.c.user_id == user_id) & ~user_sessions.c.is_access_token
         if token is not None:
             others &= user_sessions.c.token_hash != token_hash(token)
         await conn.execute(sa.delete(user_sessions).where(others))

@@ -32,7 +32,7 @@ from determined_service.access.principal import (
     RunRef,
     ended,
 )
-from determined_service.access.sessions import PAGES, SEEN, note_use
+from determined_service.access.sessions import ACCESS, PAGES, SEEN, note_use
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -90,20 +90,35 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
                 users.c.username,
                 users.c.admin,
                 (user_sessions.c.seen_at < sa.func.now() - SEEN).label("seen_long_ago"),
+                user_sessions.c.is_access_token,
+                user_sessions.c.read_only,
             )
             .join(user_sessions, user_sessions.c.user_id == users.c.id)
             .where(
                 user_sessions.c.token_hash == wanted,
                 user_sessions.c.expires_at > sa.func.now(),
+                user_sessions.c.revoked_at.is_(None),
                 users.c.active,
             )
         )
     ).first()
     if found is None:
-        raise Unauthenticated("the token is not valid or has expired: log in again")
+        kind = (
+            "access token is not valid, was revoked"
+            if token.startswith(ACCESS)
+            else "token is not valid"
+        )
+        raise Unauthenticated(f"the {kind} or has expired: log in again")
     if found.seen_long_ago:
         await note_use(conn, wanted)
-    return Principal(USER, found.id, found.username, found.admin)
+    return Principal(
+        USER,
+        found.id,
+        found.username,
+        found.admin,
+        by_access_token=found.is_access_token,
+        read_only=found.read_only,
+    )
 
 
 @dataclass(slots=True)

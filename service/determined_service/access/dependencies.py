@@ -119,6 +119,7 @@ PARAMETERS = {
     Kind.MODEL: "model_name",
     Kind.PIPELINE: "pipeline_id",
     Kind.TEMPLATE: "template_name",
+    Kind.ACCESS_TOKEN: "token_id",
     Kind.DELETION: "deletion_id",
 }
 """The name of the path's part that holds a target's id."""

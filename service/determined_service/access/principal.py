@@ -1,11 +1,11 @@
 """The subject of a request: :class:`Principal`.
 
-A user asks with a session's token. An allocation (a training process) asks with its own token, and only
-while the allocation lives: it reports for its own trial, submits in its owner's name, and changes what its
-own task made, never as an administrator. An agent asks with the cluster's shared secret; it acts as the user
-``determined``, with an administrator's rights. A supervisor, and a Prefect run of one of our flows, asks with
-a signed token (:mod:`determined.common.wire.serving`) for the one thing that it serves; it reads nothing that
-users read.
+A user asks with a session's token, or an access token. An allocation (a training process) asks with its own
+token, and only while the allocation lives: it reports for its own trial, submits in its owner's name, and
+changes what its own task made, never as an administrator. An agent asks with the cluster's shared secret; it
+acts as the user ``determined``, with an administrator's rights. A supervisor, and a Prefect run of one of our
+flows, asks with a signed token (:mod:`determined.common.wire.serving`) for the one thing that it
+serves; it reads nothing that users read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from determined.common.wire.serving import Served
+from determined_service.access.permissions import Rights
 from determined_service.base.errors import Conflict
 
 USER = "user"
@@ -81,6 +82,9 @@ class Principal:
     run: RunRef | None = None  # of an unmanaged trial's process
     active: bool = True
     serves: Served | None = None
+    by_access_token: bool = False
+    read_only: bool = False  # by an access token that was made so
+    rights: Rights | None = None  # None: no roles hold for it, and it sees everything
 
     @property
     def is_platform(self) -> bool:

@@ -4,7 +4,8 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 
 | action | target | who may |
 |---|---|---|
-| read | everything | every user who is logged in, except in the next row |
+| read | everything | every user who is logged in, except in the next rows |
+| read | access token | users who are logged in, their own; administrators, all |
 | read | cluster configuration | administrators |
 | create | experiment, model, task | every user who is logged in, as owner; a task's process, for its owner |
 | create | pipeline, template | the same |
@@ -18,6 +19,8 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | administer | user | administrators (name, rights and state of an account) |
 | delete | experiment, checkpoint, model, pipeline, template | as to change them |
 | delete | session | every caller with its token |
+| create | access token | every user who is logged in, for itself; administrators, for others |
+| change | access token | the user whose token it is, logged in; administrators |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | enter | task | the owner, administrators, logged in; no training process |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
@@ -44,7 +47,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from determined.common.wire.serving import NEW_EXPERIMENT, Served
-from determined_service.access.principal import AGENT, AllocationRef, Principal
+from determined_service.access.principal import AGENT, USER, AllocationRef, Principal
 from determined_service.access.targets import Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
 
@@ -69,6 +72,7 @@ class Grant(StrEnum):
     """The subjects that are allowed, in one word."""
 
     LOGGED_IN = "logged in"
+    USER = "logged in, but no task"
     OWNER = "owner"
     OWNER_ALONE = "owner, but none of its tasks"
     OWNER_OR_TASKS = "owner, and all of its tasks"
@@ -107,6 +111,9 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.DELETE, Kind.EXPERIMENT): Grant.OWNER,
     (Action.DELETE, Kind.CHECKPOINT): Grant.OWNER,
     (Action.DELETE, Kind.SESSION): Grant.LOGGED_IN,
+    (Action.READ, Kind.ACCESS_TOKEN): Grant.USER,
+    (Action.CREATE, Kind.ACCESS_TOKEN): Grant.USER,
+    (Action.CHANGE, Kind.ACCESS_TOKEN): Grant.OWNER_ALONE,
     (Action.REPORT, Kind.TRIAL): Grant.SENDER,
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,
@@ -122,6 +129,11 @@ RULES: dict[tuple[Action, Kind], Grant] = {
 }
 
 
+def _changes(action: Action, kind: Kind) -> bool:
+    """False for reads, and for a logout: an access token is good after it, too."""
+    return action != Action.READ and kind != Kind.SESSION
+
+
 _BEGINS = frozenset({Action.CREATE, Action.SUBMIT, Action.REGISTER, "continue"})
 """Actions that make something that may outlive the task."""
 
@@ -129,12 +141,20 @@ _BEGINS = frozenset({Action.CREATE, Action.SUBMIT, Action.REGISTER, "continue"})
 def owner_decides(subject: Principal, action: Action, kind: Kind) -> bool:
     """True if :func:`authorise` needs the target's owner: reads, administrators, a training process that
     reports, supervisors and runs need no look at the database."""
+    if subject.read_only and _changes(action, kind):
+        return False
     grant = RULES[action, kind]
     if subject.admin or subject.serves is not None:
         return False
     if grant == Grant.SENDER and subject.allocation is not None:
         return False
-    return grant not in (Grant.LOGGED_IN, Grant.ADMINISTRATOR, Grant.AGENT, Grant.SERVING)
+    return grant not in (
+        Grant.LOGGED_IN,
+        Grant.USER,
+        Grant.ADMINISTRATOR,
+        Grant.AGENT,
+        Grant.SERVING,
+    )
 
 
 def authorise(subject: Principal, action: Action, target: Target, verb: str = "") -> None:
@@ -149,6 +169,11 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
     if subject.serves is not None:
         _require_served(subject.serves, action, target, verb)
         return
+    if subject.read_only and _changes(action, target.kind):
+        raise Forbidden(
+            f"this access token is good for reading alone: to {verb} {target}, log in as {subject.username}, "
+            "or send a token that was made without read_only"
+        )
     if not subject.active and (action in _BEGINS or verb in _BEGINS):
         raise Forbidden(
             f"user {subject.username}, in whose name this task runs, is deactivated: the task may {verb} "
@@ -159,7 +184,12 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
             raise Unauthenticated("this address is for agents: send the cluster's agent token")
     elif grant == Grant.SENDER and subject.allocation is not None:
         _require_own(subject, target)
-    elif grant == Grant.LOGGED_IN or subject.admin:
+    elif grant == Grant.USER and subject.kind != USER:
+        raise Forbidden(
+            f"only a user who is logged in may {verb} {target} (det user login NAME): a task's process and "
+            "an agent may not"
+        )
+    elif grant in (Grant.LOGGED_IN, Grant.USER) or subject.admin:
         return
     elif grant == Grant.ADMINISTRATOR:
         raise Forbidden(f"only an administrator may {verb} {target}")

@@ -20,6 +20,8 @@ PAGES = "pages."
 """With this begins the token of a browser's session, which is good for pages alone and never as a Bearer. A
 browser sends its cookie to every port of the host name, whichever program listens there."""
 PAGES_LIFE = datetime.timedelta(hours=12)
+ACCESS = "access."
+"""With this begins an access token, so that programs that look for secrets in files know it."""
 SEEN = datetime.timedelta(hours=1)
 """The precision of a session's last use: storing it with each request would be expensive."""
 
@@ -27,7 +29,8 @@ _s = user_sessions.c
 _UNUSED = sa.text(
     """
     DELETE FROM user_sessions WHERE id IN (
-        SELECT id FROM user_sessions WHERE user_id = :user_id AND token_hash <> :token_hash
+        SELECT id FROM user_sessions
+        WHERE user_id = :user_id AND token_hash <> :token_hash AND NOT is_access_token
         ORDER BY seen_at DESC, id DESC OFFSET :others)
     """
 )
@@ -48,7 +51,9 @@ async def open_session(
     """The token of a new session, one of ``most``; sessions that have expired are swept up."""
     token = token or new_token()
     await hold_name(conn, f"sessions/{user_id}")
-    await conn.execute(sa.delete(user_sessions).where(user_sessions.c.expires_at < sa.func.now()))
+    await conn.execute(
+        sa.delete(user_sessions).where(_s.expires_at < sa.func.now(), ~_s.is_access_token)
+    )
     await conn.execute(
         sa.insert(user_sessions).values(
             user_id=user_id,
@@ -71,7 +76,7 @@ async def note_use(conn: AsyncConnection, hash_: str) -> None:
 
 
 async def close_session(conn: AsyncConnection, token: str) -> None:
-    """Ends the session of this token; other sessions of the user go on."""
+    """Ends the session of this token; other sessions of the user go on, and so does an access token."""
     await conn.execute(
-        sa.delete(user_sessions).where(user_sessions.c.token_hash == token_hash(token))
+        sa.delete(user_sessions).where(_s.token_hash == token_hash(token), ~_s.is_access_token)
     )

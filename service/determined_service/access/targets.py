@@ -30,6 +30,7 @@ class Kind(StrEnum):
     CONFIGURATION = "cluster configuration"
     SERVICE_LOG = "service's log"
     SESSION = "session"
+    ACCESS_TOKEN = "access token"
     USER = "user"
     EXPERIMENT = "experiment"
     TRIAL = "trial"
@@ -101,6 +102,10 @@ _FIND: Mapping[Kind, sa.TextClause] = {
     kind: sa.text(f"SELECT {statement}")
     for kind, statement in {
         Kind.USER: f"u.id, {_OWNER} users u WHERE u.id = ANY(:ids)",
+        Kind.ACCESS_TOKEN: (
+            f"s.id, {_OWNER} user_sessions s JOIN users u ON u.id = s.user_id "
+            "WHERE s.id = ANY(:ids) AND s.is_access_token"
+        ),
         Kind.EXPERIMENT: (
             f"e.id, {_SUBMITTED} experiments e JOIN users u ON u.id = e.owner_id WHERE e.id = ANY(:ids)"
         ),

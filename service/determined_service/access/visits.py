@@ -27,7 +27,8 @@ _v, _s, _u = task_visits.c, user_sessions.c, users.c
 _MAKE = sa.text(
     """
     INSERT INTO task_visits (session_id, task_id, port_name, ticket_hash)
-    SELECT s.id, :task_id, :port, :ticket FROM user_sessions s WHERE s.token_hash = :session
+    SELECT s.id, :task_id, :port, :ticket FROM user_sessions s
+    WHERE s.token_hash = :session AND s.revoked_at IS NULL
     RETURNING id
     """
 )
@@ -81,6 +82,7 @@ async def find_visitor(
                 _v.port_name == port,
                 _v.created_at > sa.func.now() - VISIT_LIFE,
                 _s.expires_at > sa.func.now(),
+                _s.revoked_at.is_(None),
                 _u.active,
             )
             .limit(1)

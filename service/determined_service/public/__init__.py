@@ -19,6 +19,7 @@ from determined_service.prefect.visitors import PrefectServer
 from determined_service.proxy.decisions import Decisions
 from determined_service.proxy.process import ProxyProcess
 from determined_service.public import (
+    access_tokens,
     agents,
     allocations,
     bulk,
@@ -84,6 +85,7 @@ TAGS = [
     {"name": "Checkpoints", "description": "The checkpoints that trials have stored."},
     {"name": "Models", "description": "The model registry: models, versions, aliases."},
     {"name": "Pipelines", "description": "Experiments that take what earlier ones have found."},
+    {"name": "Access tokens", "description": "What programs send in users' names."},
     {"name": "Templates", "description": "Values that several configurations share, by a name."},
     {"name": "Logs", "description": "The output of tasks."},
     {"name": "Tasks", "description": "Everything that has allocations and logs."},
@@ -100,6 +102,7 @@ def routers() -> list[Router]:
         bulk,
         explanation,
         templates,
+        access_tokens,
         trial_actions,
         allocations,
         gangs,

@@ -13,7 +13,7 @@ from determined_service.views.values import moment
 
 LAST_AUTH = (
     sa.select(sa.func.max(user_sessions.c.created_at))
-    .where(user_sessions.c.user_id == users.c.id)
+    .where(user_sessions.c.user_id == users.c.id, ~user_sessions.c.is_access_token)
     .scalar_subquery()
 )
 

@@ -273,3 +273,22 @@ def test_a_client_that_traces_gets_advice(
     said = [one.getMessage() for one in caplog.records if "trace" in one.getMessage()]
     assert any("traces are not kept here: turn them off with" in one for one in said), said
     assert not any("databricks" in one or "authentication" in one for one in said), said
+
+
+def test_a_token_that_only_reads_changes_nothing(cluster: Cluster) -> None:
+    with cluster.api() as api:
+        me = api.get("/api/v1/me").json()["user"]["id"]
+        made = api.post("/api/v1/tokens", json={"userId": me, "readOnly": True})
+        experiment, run = _run(api, "of-full-rights")
+    with cluster.api(made.json()["token"]) as reader:
+        for path, body in (
+            ("experiments/create", {"name": "other"}),
+            ("runs/create", {"experiment_id": experiment}),
+            ("runs/log-metric", {"run_id": run, "key": "a", "value": 1, "timestamp": 1}),
+            ("registered-models/create", {"name": "read-only"}),
+        ):
+            answer = reader.post(f"{API}/{path}", json=body)
+            assert answer.status_code == 403, (path, answer.text)
+            assert "good for reading alone" in answer.text, path
+        found = reader.post(f"{API}/runs/search", json={"experiment_ids": [experiment]})
+        assert found.json()["runs"][0]["info"]["run_id"] == run

@@ -44,8 +44,10 @@ from determined_registry.database.tables import (
     templates,
     trial_sources,
     trials,
+    user_sessions,
     users,
 )
+from determined_service.access.access_tokens import FOR_EVER
 from determined_service.access.dependencies import MayNamed
 from determined_service.access.rules import Action, Grant
 from determined_service.access.targets import Kind, Owner, Owners
@@ -54,6 +56,9 @@ from determined_service.reference import Address, declared_rules
 from tests.integration.conftest import client_of
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.world import SEARCHER, Leg, World, report
+
+TOKENS_FROM = 1_000
+"""Logins have the first numbers of the table."""
 
 TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_events, task_logs]
 TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
@@ -94,6 +99,7 @@ class Mine:
             "model_name": self.model,
             "pipeline_id": self.leg.experiment_id,  # model_of() makes it, and the template
             "template_name": self.model,
+            "token_id": TOKENS_FROM + self.leg.experiment_id,
             "version": 1,
             "alias": "champion",
             "user_id": self.user_id,
@@ -239,6 +245,7 @@ REQUESTS: dict[Address, Asked] = {
     ("PUT", TEMPLATE): just({"config": {"max_restarts": 1}}),
     ("PATCH", TEMPLATE): just({"max_restarts": 2}),
     ("DELETE", TEMPLATE): Asked(),
+    ("PATCH", f"{API}/tokens/{{token_id}}"): just({"setRevoked": True}),
     ("PATCH", MODEL): just({"description": "other"}),
     ("DELETE", MODEL): Asked(),
     **{("POST", f"{MODEL}/{verb}"): Asked() for verb in ("archive", "unarchive")},
@@ -306,7 +313,9 @@ RULES = {
     if rules and rules[0].action not in (Action.READ, Action.SERVE)
 }
 # Every user may make an experiment, and log out.
-FOR_EVERYBODY = {address for address, rule in RULES.items() if rule.grant == Grant.LOGGED_IN}
+FOR_EVERYBODY = {
+    address for address, rule in RULES.items() if rule.grant in (Grant.LOGGED_IN, Grant.USER)
+}
 
 
 def test_there_is_a_request_for_every_route_that_changes_something() -> None:
@@ -324,6 +333,7 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/mlflow/experiments"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
+        ("POST", f"{API}/tokens"),
     } == FOR_EVERYBODY
 
 
@@ -392,8 +402,8 @@ async def model_of(
     world: World, leg: Leg, owner_id: int, submitted_by: str | None = None, **more: Any
 ) -> str:
     """A model of that user, with an alias of its only version, whose checkpoint the leg has stored; a
-    template with the model's name; and a pipeline with the experiment's number, whose step has the
-    experiment's configuration."""
+    template with the model's name; a pipeline with the experiment's number, whose step has the experiment's
+    configuration; and an access token."""
     checkpoint = uuid.UUID(await store(leg, 2, **more))
 
     def make(conn: sa.Connection) -> str:
@@ -413,6 +423,9 @@ async def model_of(
         conn.execute(insert(pipelines).values({**pipeline, **written}))
         kept = {"name": name, "config": {}, "owner_id": owner_id, "submitted_by": submitted_by}
         conn.execute(insert(templates).values(kept))
+        token: dict[str, Any] = {"user_id": owner_id, "token_hash": name, "expires_at": FOR_EVER}
+        token |= {"id": TOKENS_FROM + number, "is_access_token": True}
+        conn.execute(insert(user_sessions).values(token))
         of = {"pipeline_id": number, "step": 0}
         conn.execute(insert(pipeline_steps).values(of | {"state": "RUNNING"}))
         running = {"item": 0, "attempt": 1, "state": "RUNNING", "experiment_id": number}
@@ -531,7 +544,7 @@ async def test_a_training_process_lacks_its_owners_other_rights(
             params = {"timeout_s": 0, "limit": 1}
             url = path.format_map(_Anything(own.path))
             answer = await asker.request(method, url, json={}, params=params)
-            if rule.grant == Grant.ADMINISTRATOR:
+            if rule.grant in (Grant.ADMINISTRATOR, Grant.USER):
                 assert answer.status_code == 403, where
             else:
                 # Its own checkpoint may be read, but its files lie where the service opens nothing.
@@ -618,6 +631,7 @@ async def test_missing_objects_stay_404(world: World, people: People) -> None:
         "model_name": "no such model",
         "template_name": "no such template",
         "pipeline_id": 999999,
+        "token_id": 999999,
     }
     for address, rule in RULES.items():
         if address in FOR_EVERYBODY or isinstance(rule, MayNamed):

@@ -139,6 +139,9 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     step = {"name": EVIL, "state": EVIL, "needs": [EVIL], "reason": LONG, "experiments": [tried]}
     step |= {"earlierExperiments": [tried], "startTime": None, "endTime": None}
     service.template = {"name": EVIL, "config": {EVIL: LONG}, "workspaceId": 1}
+    service.access_token = {"id": 1, "userId": 1, "username": EVIL, "description": LONG}
+    service.access_token |= {"createdAt": None, "expiry": "9999-12-31T00:00:00Z", "revoked": False}
+    service.new_access_token = {"token": EVIL, "tokenId": 1}
     service.pipeline = {
         "id": 1,
         "name": EVIL,
@@ -256,6 +259,12 @@ SHOWING = {
     "task logs": [COMMAND_ID],
     "task pause": [COMMAND_ID],
     "task unpause": [COMMAND_ID],
+    "token create": [EVIL, "--description", EVIL],
+    "token describe": ["1"],
+    "token edit": ["1", "--description", EVIL],
+    "token list": [],
+    "token login": [EVIL],
+    "token revoke": ["1"],
     "template apply": [EVIL, CONFIG],
     "template create": [EVIL, TEMPLATE],
     "template describe": [EVIL],

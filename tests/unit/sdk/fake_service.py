@@ -235,6 +235,9 @@ class FakeService:
         self.pipeline: dict[str, Any] = {}
         # The template that every name means.
         self.template: dict[str, Any] = {}
+        # The access token that every number means, and the secret of a new one.
+        self.access_token: dict[str, Any] = {}
+        self.new_access_token: dict[str, Any] = {}
         # The commands; each path of a task's answers the first one.
         self.commands: list[Any] = []
         self.retrainings: list[Any] = []
@@ -349,6 +352,13 @@ class FakeService:
                 lambda *_: {"template": self.template, "remarks": self.remarks},
             ),
             ("DELETE", r"/api/v1/templates/([^/]+)", lambda *_: {}),
+            (
+                "GET",
+                "/api/v1/tokens",
+                lambda r: self._page(r, "tokenInfo", [self.access_token]),
+            ),
+            ("POST", "/api/v1/tokens", lambda r: self.new_access_token),
+            ("PATCH", r"/api/v1/tokens/(\d+)", lambda *_: {"tokenInfo": self.access_token}),
             (
                 "GET",
                 "/api/v1/retrainings",

@@ -230,3 +230,9 @@ def test_closing_a_session_ends_the_request_of_another_thread() -> None:
         assert [type(error) for error in raised] == [errors.MasterNotFoundException]
         with pytest.raises(RuntimeError, match="closed"):
             one.get("/x")
+
+
+@pytest.mark.parametrize("token", ["caf\xe9", "a\nHost: evil", "a\x00"])
+def test_a_token_that_no_header_can_carry(token: str) -> None:
+    with pytest.raises(errors.UnauthenticatedException, match="copy it again"):
+        Session("http://service", token)

@@ -53,6 +53,7 @@ THING: dict[Kind, Id] = {
     Kind.MODEL: "m",
     Kind.PIPELINE: 5,
     Kind.TEMPLATE: "t",
+    Kind.ACCESS_TOKEN: 1,
     Kind.DELETION: 13,
 }
 """Each belongs to alice; trial, task and allocation are the process' own."""

@@ -11,6 +11,7 @@ import typer
 from determined.cli.output.render import Format
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Yaml = Annotated[bool, typer.Option("--yaml", help="print YAML")]
 Csv = Annotated[bool, typer.Option("--csv", help="print CSV")]
 Limit = Annotated[
     int,

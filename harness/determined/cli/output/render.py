@@ -116,6 +116,15 @@ def print_json(document: Any, file: TextIO | None = None) -> None:
     printing.write(printing.json_text(text.decode()) + "\n", file)
 
 
+def print_yaml(document: Any) -> None:
+    """YAML, fields in their order; characters that a terminal would obey are escaped."""
+    import yaml
+
+    # The session's answers are kinds of dict that YAML does not know.
+    plain = orjson.loads(orjson.dumps(document))
+    printing.echo(yaml.safe_dump(plain, sort_keys=False).rstrip())
+
+
 def save_csv(section: Section, path: Path) -> None:
     """Writes one section to a file."""
     with path.open("w", newline="") as file:

@@ -101,7 +101,12 @@ def _in_query(value: Any) -> Any:
 
 def _token(given: Any) -> str | None:
     asked = getattr(given, "get_session_token", None)
-    return given if asked is None else str(asked())
+    token = given if asked is None else str(asked())
+    if token and not (token.isascii() and token.isprintable()):
+        raise errors.UnauthenticatedException(
+            "the token (DET_USER_TOKEN, or an argument) has characters that no token has: copy it again"
+        )
+    return token
 
 
 def _number(retries: Any) -> int:

@@ -10,7 +10,7 @@ docs/operate/cluster-config.md lists all of them. The service and `det` read the
 All mistakes are raised as one :class:`determined.expconf.ConfigError`.
 """
 
-from determined.common.cluster_config.config import ClusterConfig, NotebookFiles
+from determined.common.cluster_config.config import ClusterConfig, NotebookFiles, Security, Tokens
 from determined.common.cluster_config.containers import TaskContainerDefaults
 from determined.common.cluster_config.masking import masked
 from determined.common.cluster_config.pool import DEFAULT_POOL, PoolConfig, ResourceManager
@@ -34,7 +34,9 @@ __all__ = [
     "Remark",
     "ResourceManager",
     "SchedulerConfig",
+    "Security",
     "TaskContainerDefaults",
+    "Tokens",
     "masked",
     "read_file",
     "read_text",

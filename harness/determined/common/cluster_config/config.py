@@ -1,8 +1,8 @@
 """The cluster configuration as a whole."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from determined.common.cluster_config.containers import TaskContainerDefaults
 from determined.common.cluster_config.marks import NotUsed, is_off, refused
@@ -15,7 +15,7 @@ from determined.common.cluster_config.pool import (
 from determined.common.cluster_config.quotas import Quotas
 from determined.common.cluster_config.scheduler import KUBERNETES_PRIORITY, SchedulerConfig
 from determined.common.wire import limits
-from determined.expconf.base import Section
+from determined.expconf.base import WHOLE, Section, broken
 from determined.expconf.storage import CheckpointStorage
 
 _NO_TLS = "the service speaks plain HTTP: leave tls out, and put a proxy with TLS in front of it"
@@ -43,6 +43,35 @@ class Authz(Section):
     )
 
 
+Days = Annotated[int, Field(ge=-1, le=36_500), WHOLE]
+
+
+class Tokens(Section):
+    """The ``security.token`` section: how long access tokens are good."""
+
+    max_lifespan_days: Days = Field(
+        30, description="the most days that a token may be good; -1: for ever"
+    )
+    default_lifespan_days: Days = Field(
+        30, description="days that a token is good unless its user says otherwise; -1: for ever"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for name, value in self:
+            if value == 0:
+                raise broken(
+                    f"{name}: 0 found; a token is good for a day at least, or for ever (-1)"
+                )
+        most, default = self.max_lifespan_days, self.default_lifespan_days
+        if most != -1 and not 0 < default <= most:
+            raise broken(
+                f"default_lifespan_days ({default}) is more than max_lifespan_days ({most}): set "
+                "default_lifespan_days to at most that"
+            )
+        return self
+
+
 class Security(Section):
     """The ``security`` section."""
 
@@ -60,9 +89,7 @@ class Security(Section):
     ssh: Annotated[Any, NotUsed("each shell has an ed25519 key of its own")] = Field(
         None, exclude=True
     )
-    token: Annotated[Any, NotUsed("there are no access tokens; a login lasts 7 days")] = Field(
-        None, exclude=True
-    )
+    token: Tokens = Field(default_factory=Tokens, description="how long access tokens are good")
     initial_user_password: Annotated[
         Any, NotUsed("`det deploy local cluster-up --initial-user-password` sets it")
     ] = Field(None, exclude=True)

@@ -37,6 +37,7 @@ class Quotas(Section):
         200 * _GIB,
         description="packages that experiments which have not ended have installed on agents",
     )
+    access_tokens: Count = Field(100, description="access tokens that are good")
     sessions: Count = Field(
         500, description="logins that are alive; one more ends the one unused for the longest time"
     )

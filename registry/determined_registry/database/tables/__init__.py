@@ -34,6 +34,15 @@ from determined_registry.database.tables.model import (
     model_versions,
     models,
 )
+from determined_registry.database.tables.people import (
+    group_members,
+    groups,
+    pool_bindings,
+    projects,
+    role_assignments,
+    workspace_pins,
+    workspaces,
+)
 from determined_registry.database.tables.pipeline import (
     pipeline_experiments,
     pipeline_steps,
@@ -92,6 +101,8 @@ __all__ = [
     "disabled_machines",
     "erased_usage",
     "experiments",
+    "group_members",
+    "groups",
     "kept_runs",
     "legs",
     "live_metrics",
@@ -111,11 +122,14 @@ __all__ = [
     "pipeline_experiments",
     "pipeline_steps",
     "pipelines",
+    "pool_bindings",
     "pools",
     "prefect_outbox",
+    "projects",
     "report_streams",
     "retraining_runs",
     "retrainings",
+    "role_assignments",
     "search_events",
     "searches",
     "slots",
@@ -130,4 +144,6 @@ __all__ = [
     "trials",
     "user_sessions",
     "users",
+    "workspace_pins",
+    "workspaces",
 ]

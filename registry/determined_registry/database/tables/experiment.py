@@ -41,7 +41,9 @@ experiments = sa.Table(
         "job_id", Uuid, nullable=False, server_default=sa.text("gen_random_uuid()"), index=True
     ),
     sa.Column("parent_id", sa.ForeignKey("experiments.id", ondelete="SET NULL")),
-    sa.Column("project_id", sa.Integer, nullable=False, server_default="1"),
+    sa.Column(
+        "project_id", sa.ForeignKey("projects.id"), nullable=False, server_default="1", index=True
+    ),
     sa.Column("resource_pool", sa.Text, nullable=False, server_default="default"),
     # {"home": ..., "reason": ...}: the pool that it was sent to, and why it went on to another by itself.
     # NULL: it did not.

@@ -26,8 +26,13 @@ models = sa.Table(
     sa.Column("submitted_by", sa.Text),
     # Of the request that made it: one that is sent again makes nothing.
     sa.Column("request_id", Uuid),
-    # There is the one workspace with the id 1 so far.
-    sa.Column("workspace_id", sa.Integer, nullable=False, server_default="1"),
+    sa.Column(
+        "workspace_id",
+        sa.ForeignKey("workspaces.id"),
+        nullable=False,
+        server_default="1",
+        index=True,
+    ),
     # It takes no new versions and changes no more.
     sa.Column("archived", sa.Boolean, nullable=False, server_default=sa.false()),
     # The last number that a version got: numbers begin with 1, and one of a deleted version never returns.

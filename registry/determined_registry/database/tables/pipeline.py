@@ -14,6 +14,13 @@ pipelines = sa.Table(
     sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column(
+        "workspace_id",
+        sa.ForeignKey("workspaces.id"),
+        nullable=False,
+        server_default="1",
+        index=True,
+    ),
     # The task whose process submitted it.
     sa.Column("submitted_by", sa.Text),
     # determined.common.pipeline.Plan as JSON text, with the secrets of its configurations: shown to nobody.

@@ -48,6 +48,12 @@ user_sessions = sa.Table(
     sa.Column("expires_at", TS, nullable=False),
     # When its token was last sent, to the hour.
     sa.Column("seen_at", TS, nullable=False, server_default=now()),
+    # An access token (docs/operate/users.md): no login opened it, and a logout does not end it.
+    sa.Column("is_access_token", sa.Boolean, nullable=False, server_default=sa.false()),
+    # The rest belongs to access tokens.
+    sa.Column("description", sa.Text, nullable=False, server_default=""),
+    sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("revoked_at", TS),
     sa.Index("ix_user_sessions_user", "user_id", "seen_at"),
 )
 

@@ -29,7 +29,9 @@ tasks = sa.Table(
     # The rest is NULL for a trial's current task: `trials` and `experiments` hold it. A former task keeps
     # their values at its end, and `config` if the experiment's was changed later.
     sa.Column("name", sa.Text),
-    sa.Column("project_id", sa.Integer),
+    sa.Column("project_id", sa.ForeignKey("projects.id")),
+    # Of what a user launched (a command, a notebook …). NULL: it is where its trial is, or in none.
+    sa.Column("workspace_id", sa.ForeignKey("workspaces.id")),
     sa.Column("config", JSONB(none_as_null=True)),
     sa.Column("state", sa.Text),
     sa.Column("reason", sa.Text),
@@ -75,6 +77,15 @@ sa.Index(
     "ix_tasks_kept_of_owner",
     tasks.c.owner_id,
     postgresql_where=sa.text("kept_bytes IS NOT NULL"),
+)
+# Tasks of trials have neither: no entry is written for them.
+sa.Index(
+    "ix_tasks_project_id", tasks.c.project_id, postgresql_where=tasks.c.project_id.is_not(None)
+)
+sa.Index(
+    "ix_tasks_workspace_id",
+    tasks.c.workspace_id,
+    postgresql_where=tasks.c.workspace_id.is_not(None),
 )
 sa.Index("ix_tasks_start_time", tasks.c.start_time)
 sa.Index("ix_tasks_job_id", tasks.c.job_id, postgresql_where=tasks.c.job_id.is_not(None))

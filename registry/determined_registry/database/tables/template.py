@@ -15,6 +15,13 @@ templates = sa.Table(
     # With secrets that it may hold: others than its owner see it masked.
     sa.Column("config", JSONB, nullable=False),
     sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column(
+        "workspace_id",
+        sa.ForeignKey("workspaces.id"),
+        nullable=False,
+        server_default="1",
+        index=True,
+    ),
     # The task whose process made it.
     sa.Column("submitted_by", sa.Text),
     sa.Column("updated_at", TS, nullable=False, server_default=sa.text("clock_timestamp()")),
