@@ -163,7 +163,12 @@ async def my_permissions(user: RoleReader, db: Db, settings: SettingsOf) -> dict
     if user.admin and all(one["roleId"] != admin.id for one in found["roles"]):
         found["roles"].append(role_json(admin))
         found["assignments"].append(
-            {"roleId": admin.id, "scopeWorkspaceIds": [], "scopeCluster": True}
+            {
+                "roleId": admin.id,
+                "scopeWorkspaceIds": [],
+                "workspaceNames": [],
+                "scopeCluster": True,
+            }
         )
     return {**found, "inForce": settings.cluster.has_roles}
 

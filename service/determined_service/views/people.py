@@ -63,17 +63,19 @@ def with_assignments(role: Role, rows: Iterable[sa.Row[Any]]) -> dict[str, Any]:
 
 
 def summary_json(rows: Iterable[sa.Row[Any]]) -> dict[str, Any]:
-    """``roles`` and ``assignments`` (``v1RoleAssignmentSummary``), which are in the same order."""
-    places: dict[str, set[int | None]] = defaultdict(set)
+    """``roles`` and ``assignments`` (``v1RoleAssignmentSummary``), which are in the same order. Ours:
+    ``workspaceNames``."""
+    places: dict[str, dict[int | None, str]] = defaultdict(dict)
     for row in rows:
-        places[row.role].add(row.workspace_id)
+        places[row.role][row.workspace_id] = row.workspace
     found = [role for name, role in ROLES.items() if name in places]
     return {
         "roles": [role_json(role) for role in found],
         "assignments": [
             {
                 "roleId": role.id,
-                "scopeWorkspaceIds": sorted(one for one in places[role.name] if one is not None),
+                "scopeWorkspaceIds": (inside := sorted(filter(None, places[role.name]))),
+                "workspaceNames": [places[role.name][one] for one in inside],
                 "scopeCluster": None in places[role.name],
             }
             for role in found

@@ -267,5 +267,10 @@ async def test_what_one_sees_of_others_roles(
     assert mine["inForce"] is True
     assert [one["name"] for one in mine["roles"]] == ["Viewer"]
     assert mine["assignments"] == [
-        {"roleId": 4, "scopeWorkspaceIds": [vision], "scopeCluster": False}
+        {
+            "roleId": 4,
+            "scopeWorkspaceIds": [vision],
+            "workspaceNames": ["vision"],
+            "scopeCluster": False,
+        }
     ]
