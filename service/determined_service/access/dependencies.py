@@ -29,6 +29,8 @@ from determined_service.access.principal import Principal, RunRef
 from determined_service.access.rules import RULES, Action, authorise, owner_decides
 from determined_service.access.targets import Id, Kind, Owner, Owners, Target, missing, read_id
 from determined_service.access.tokens import bearer_token
+from determined_service.access.visible import UNLIMITED, seen_by
+from determined_service.base.db import SEEN
 from determined_service.base.errors import ApiError, Conflict, Forbidden
 from determined_service.base.shares import ASKER, COUNTED
 
@@ -77,9 +79,10 @@ class Admission:
         """The subject, and why it may not do this to some of ``ids``: they are not to be touched."""
         kind = kind or self.kind
         found: dict[Id, Owner | None] = {}
-        look_up = owner_decides(self.subject, self.action, kind)
+        seen = seen_by(self.subject)
+        look_up = seen is not None or owner_decides(self.subject, self.action, kind)
         if look_up:
-            found = await self.owners.find(kind, ids, self.subject.user_id, self.subject.task)
+            found = await self.owners.find(kind, ids, self.subject.user_id, self.subject.task, seen)
         refused: dict[Id, ApiError] = {}
         for one in ids:
             if look_up and one not in found:
@@ -131,6 +134,11 @@ class Rule:
         self.grant = RULES[action, kind]
         self.action, self.kind, self.verb = action, kind, verb
 
+    def narrow(self, subject: Principal) -> None:
+        """From here on a request that reads reads what the subject sees."""
+        if self.action == Action.READ and self.kind not in UNLIMITED:
+            SEEN.set(seen_by(subject))
+
     def admission(self, request: Request, subject: Principal) -> Admission:
         return Admission(subject, self.action, self.kind, self.verb, request.app.state.owners)
 
@@ -142,9 +150,12 @@ class May(Rule):
         subject = await asker(request)
         text = request.path_params.get(PARAMETERS.get(self.kind, ""))
         one = None if self.action == Action.READ or text is None else read_id(self.kind, text)
-        if one is not None and owner_decides(subject, self.action, self.kind):
+        if one is not None and (
+            subject.rights is not None or owner_decides(subject, self.action, self.kind)
+        ):
             return await self.admission(request, subject).admit(one)
         authorise(subject, self.action, Target(self.kind, one), self.verb)
+        self.narrow(subject)
         return subject
 
 

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire import limits
-from determined_service.base.db import Database
+from determined_registry.database.seen import Seen
+from determined_service.base.db import Database, seeing
 from determined_service.base.errors import ApiError, BadRequest, NotFound
 from determined_service.base.ids import parse_uuid
 
@@ -171,9 +172,19 @@ class Owners:
         self._known: OrderedDict[tuple[Kind, Id], Owner] = OrderedDict()
 
     async def find(
-        self, kind: Kind, ids: Collection[Id], asker: int, task: str | None = None
+        self,
+        kind: Kind,
+        ids: Collection[Id],
+        asker: int,
+        task: str | None = None,
+        seen: Seen | None = None,
     ) -> dict[Id, Owner | None]:
-        """Like :func:`find_owners`, for the user ``asker``, or for a process of its ``task``."""
+        """Like :func:`find_owners`, for the user ``asker``, or for a process of its ``task``; only of what is
+        ``seen`` (None: of everything). Then nothing is remembered: it may move, and roles may be taken."""
+        if seen is not None:
+            with seeing(seen):
+                async with self._db.tx() as conn:
+                    return await find_owners(conn, kind, ids)
         known = {one: self._known.get((kind, one)) for one in ids}
         # A task may have come in the place of one that is remembered: its trial was continued.
         if all(

@@ -1,58 +1,52 @@
-"""What a subject sees: :func:`visible`, the condition that every SELECT for a reader carries.
+"""What a subject sees: :func:`seen_by`.
 
 In a cluster with roles, what lies in workspaces that a user may not look into does not exist for that user:
-in lists, counts and searches, and when it is named, with the words for what does not exist.
+in lists, counts and searches, and when it is named, with the words for what does not exist. A request that
+reads asks the views of :mod:`determined_registry.database.seen` in place of the tables, so that holds for
+every statement. Every other request looks its target up there first (:class:`.targets.Owners`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
-import sqlalchemy as sa
-
-from determined_registry.database.tables import experiments, projects, trials
-from determined_service.access.permissions import Permission
+from determined_registry.database.seen import ALL, Seen
+from determined_service.access.permissions import Permission, Rights
 from determined_service.access.principal import Principal
 from determined_service.access.targets import Kind
 
-_SEEN_BY: Mapping[Kind, Permission] = {
-    Kind.EXPERIMENT: Permission.VIEW_EXPERIMENT_METADATA,
-    Kind.TRIAL: Permission.VIEW_EXPERIMENT_METADATA,
-    Kind.CHECKPOINT: Permission.VIEW_EXPERIMENT_ARTIFACTS,
-    Kind.PIPELINE: Permission.VIEW_EXPERIMENT_METADATA,
-    Kind.TASK: Permission.VIEW_NSC,
-    Kind.MODEL: Permission.VIEW_MODEL_REGISTRY,
-    Kind.TEMPLATE: Permission.VIEW_TEMPLATES,
+UNLIMITED = frozenset({Kind.CLUSTER, Kind.CONFIGURATION, Kind.SERVICE_LOG, Kind.SESSION, Kind.USER})
+"""Kinds that lie in no workspace."""
+
+_PERMISSIONS = {
+    "projects": (Permission.VIEW_PROJECT, Permission.VIEW_EXPERIMENT_METADATA),
+    "experiments": (Permission.VIEW_EXPERIMENT_METADATA,),
+    "artifacts": (Permission.VIEW_EXPERIMENT_ARTIFACTS,),
+    "tasks": (Permission.VIEW_NSC,),
+    "models": (Permission.VIEW_MODEL_REGISTRY,),
+    "templates": (Permission.VIEW_TEMPLATES,),
 }
 
 
-def seen_workspaces(subject: Principal, kind: Kind) -> list[int] | None:
-    """The ids of the workspaces whose things of that kind the subject sees; None: of all."""
-    if subject.rights is None:
+def seen_by(subject: Principal) -> Seen | None:
+    """What the subject sees; None: everything, because no roles hold for it, or they show all."""
+    rights = subject.rights
+    if rights is None:
         return None
-    found = subject.rights.workspaces(_SEEN_BY[kind])
-    return None if found is None else sorted(found)
+    found = {name: _workspaces(rights, wanted) for name, wanted in _PERMISSIONS.items()}
+    # Whoever sees something in a workspace sees that there is one.
+    every = {permission for wanted in _PERMISSIONS.values() for permission in wanted}
+    found["workspaces"] = _workspaces(rights, (*every, Permission.VIEW_WORKSPACE))
+    if set(found.values()) == {ALL}:
+        return None
+    return Seen(user=str(subject.user_id), **found)
 
 
-def visible(
-    subject: Principal, kind: Kind, place: sa.ColumnElement[int | None]
-) -> sa.ColumnElement[bool]:
-    """The condition for rows of that kind, ``place`` being a column: of experiments and trials
-    ``experiments.project_id`` or ``trials.experiment_id``, of anything else its ``workspace_id``.
-    """
-    seen = seen_workspaces(subject, kind)
-    if seen is None:
-        return sa.true()
-    name = getattr(place, "key", None)
-    inside = sa.select(projects.c.id).where(projects.c.workspace_id.in_(seen))
-    if name == "project_id":
-        return place.in_(inside)
-    if name == "experiment_id":
-        return place.in_(sa.select(experiments.c.id).where(experiments.c.project_id.in_(inside)))
-    if name == "trial_id":
-        return place.in_(
-            sa.select(trials.c.id)
-            .join(experiments, experiments.c.id == trials.c.experiment_id)
-            .where(experiments.c.project_id.in_(inside))
-        )
-    return place.in_(seen)
+def _workspaces(rights: Rights, wanted: Iterable[Permission]) -> str:
+    found: set[int] = set()
+    for permission in wanted:
+        allowed = rights.workspaces(permission)
+        if allowed is None:
+            return ALL
+        found |= allowed
+    return "{" + ",".join(map(str, sorted(found))) + "}"
