@@ -74,7 +74,9 @@ class Decisions:
             return Refusal(refusal.status, refusal.message)
         async with self._db.tx() as conn:
             if subject is None and cookies:
-                subject = await visits.find_visitor(conn, cookies, key.task_id, key.port)
+                subject = await visits.find_visitor(
+                    conn, cookies, key.task_id, key.port, self._auth.has_roles
+                )
             task, ports = await self._found(conn, subject, key)
             port = _chosen(ports, key.port)
             if subject is None and not (port is not None and port.unauthenticated):
