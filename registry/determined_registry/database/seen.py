@@ -26,9 +26,12 @@ ALL = "{0}"
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a connection shows: by kind of thing the workspaces, as Postgres writes an array (``{1,2}``) or
-    :data:`ALL`, and the ``user`` who asks, by number."""
+    :data:`ALL`; the ``user`` who asks, by number; and, if a process of a task asks, its ``experiment`` ("0":
+    it is no trial's) and ``task``."""
 
     user: str
+    experiment: str
+    task: str
     workspaces: str
     projects: str
     experiments: str
@@ -42,7 +45,9 @@ SETTINGS = tuple(field.name for field in fields(Seen))
 
 _SET = ", ".join(f"set_config('{SCHEMA}.{name}', %({name})s, false)" for name in SETTINGS)
 # The views make statements look costly enough to be compiled, which takes longer than they do.
-NARROW = f"SELECT set_config('search_path', '{SCHEMA}', false), set_config('jit', 'off', false), {_SET}"
+NARROW = (
+    f"SELECT set_config('search_path', '{SCHEMA}', false), set_config('jit', 'off', false), {_SET}"
+)
 """For a connection that is to show what a :class:`Seen` says; its fields are the values, as psycopg takes
 them."""
 WIDEN = "RESET search_path; RESET jit"
@@ -87,6 +92,7 @@ _OF_TASK, _OF_ALLOCATION = _in("task_id", "tasks"), _in("allocation_id", "alloca
 _OF_MODEL, _OF_RETRAINING = _in("model_id", "models"), _in("retraining_id", "retrainings")
 _OF_PIPELINE = _in("pipeline_id", "pipelines")
 _OWN = f"{_setting('user')}::int"
+_OF_PROCESS = f"{{0}}.id = {_setting('experiment')}::int OR {{0}}.submitted_by = {_setting('task')}"
 
 # In an order in which each can be made: a view names only earlier ones.
 CONDITIONS: Mapping[str, str] = {
@@ -94,7 +100,7 @@ CONDITIONS: Mapping[str, str] = {
     "projects": f"x.workspace_id IN ({_workspaces('projects')})",
     "workspace_pins": f"x.workspace_id IN ({_workspaces('workspaces')})",
     "pool_bindings": f"x.workspace_id IN ({_workspaces('workspaces')})",
-    "experiments": f"x.project_id IN ({_projects('experiments')})",
+    "experiments": f"x.project_id IN ({_projects('experiments')}) OR {_OF_PROCESS.format('x')}",
     "searches": _OF_EXPERIMENT,
     "search_events": _OF_EXPERIMENT,
     "mlflow_experiments": _OF_EXPERIMENT,
@@ -141,7 +147,7 @@ CONDITIONS: Mapping[str, str] = {
     "checkpoints": _either(
         "experiment_id",
         f"EXISTS (SELECT FROM public.experiments e WHERE e.id = x.experiment_id"
-        f" AND e.project_id IN ({_projects('artifacts')}))",
+        f" AND (e.project_id IN ({_projects('artifacts')}) OR {_OF_PROCESS.format('e')}))",
         _there("tasks", "s.id = x.task_id"),
     ),
     "models": f"x.workspace_id IN ({_workspaces('models')})",

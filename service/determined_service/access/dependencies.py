@@ -29,7 +29,7 @@ from determined_service.access.principal import Principal, RunRef
 from determined_service.access.rules import RULES, Action, authorise, owner_decides
 from determined_service.access.targets import Id, Kind, Owner, Owners, Target, missing, read_id
 from determined_service.access.tokens import bearer_token
-from determined_service.access.visible import UNLIMITED, seen_by
+from determined_service.access.visible import UNLIMITED, is_hidden, seen_by
 from determined_service.base.db import SEEN
 from determined_service.base.errors import ApiError, Conflict, Forbidden
 from determined_service.base.shares import ASKER, COUNTED
@@ -79,17 +79,19 @@ class Admission:
         """The subject, and why it may not do this to some of ``ids``: they are not to be touched."""
         kind = kind or self.kind
         found: dict[Id, Owner | None] = {}
-        seen = seen_by(self.subject)
-        look_up = seen is not None or owner_decides(self.subject, self.action, kind)
+        look_up = owner_decides(self.subject, self.action, kind)
         if look_up:
-            found = await self.owners.find(kind, ids, self.subject.user_id, self.subject.task, seen)
+            subject = self.subject
+            where = subject.rights is not None
+            found = await self.owners.find(kind, ids, subject.user_id, subject.task, where=where)
         refused: dict[Id, ApiError] = {}
         for one in ids:
-            if look_up and one not in found:
+            owner = found.get(one)
+            if look_up and (one not in found or is_hidden(self.subject, kind, owner)):
                 refused[one] = missing(kind, [one])
                 continue
             try:
-                authorise(self.subject, self.action, Target(kind, one, found.get(one)), self.verb)
+                authorise(self.subject, self.action, Target(kind, one, owner), self.verb)
             except Forbidden as refusal:
                 refused[one] = refusal
         return self.subject, refused
@@ -150,9 +152,7 @@ class May(Rule):
         subject = await asker(request)
         text = request.path_params.get(PARAMETERS.get(self.kind, ""))
         one = None if self.action == Action.READ or text is None else read_id(self.kind, text)
-        if one is not None and (
-            subject.rights is not None or owner_decides(subject, self.action, self.kind)
-        ):
+        if one is not None and owner_decides(subject, self.action, self.kind):
             return await self.admission(request, subject).admit(one)
         authorise(subject, self.action, Target(self.kind, one), self.verb)
         self.narrow(subject)

@@ -3,17 +3,20 @@
 In a cluster with roles, what lies in workspaces that a user may not look into does not exist for that user:
 in lists, counts and searches, and when it is named, with the words for what does not exist. A request that
 reads asks the views of :mod:`determined_registry.database.seen` in place of the tables, so that holds for
-every statement. Every other request looks its target up there first (:class:`.targets.Owners`).
+every statement. Every other request is refused its target in the same words (:func:`is_hidden`).
+
+A training process sees its own experiment, and those that its task submitted, also when its owner does not
+any more: it goes on to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from determined_registry.database.seen import ALL, Seen
 from determined_service.access.permissions import Permission, Rights
 from determined_service.access.principal import Principal
-from determined_service.access.targets import Kind
+from determined_service.access.targets import Kind, Owner
 
 UNLIMITED = frozenset({Kind.CLUSTER, Kind.CONFIGURATION, Kind.SERVICE_LOG, Kind.SESSION, Kind.USER})
 """Kinds that lie in no workspace."""
@@ -25,6 +28,17 @@ _PERMISSIONS = {
     "tasks": (Permission.VIEW_NSC,),
     "models": (Permission.VIEW_MODEL_REGISTRY,),
     "templates": (Permission.VIEW_TEMPLATES,),
+}
+
+_SEEN_BY: Mapping[Kind, Permission] = {
+    Kind.EXPERIMENT: Permission.VIEW_EXPERIMENT_METADATA,
+    Kind.TRIAL: Permission.VIEW_EXPERIMENT_METADATA,
+    Kind.CHECKPOINT: Permission.VIEW_EXPERIMENT_ARTIFACTS,
+    Kind.PIPELINE: Permission.VIEW_EXPERIMENT_METADATA,
+    Kind.TASK: Permission.VIEW_NSC,
+    Kind.ALLOCATION: Permission.VIEW_NSC,
+    Kind.MODEL: Permission.VIEW_MODEL_REGISTRY,
+    Kind.TEMPLATE: Permission.VIEW_TEMPLATES,
 }
 
 
@@ -39,7 +53,13 @@ def seen_by(subject: Principal) -> Seen | None:
     found["workspaces"] = _workspaces(rights, (*every, Permission.VIEW_WORKSPACE))
     if set(found.values()) == {ALL}:
         return None
-    return Seen(user=str(subject.user_id), **found)
+    own = subject.allocation
+    return Seen(
+        user=str(subject.user_id),
+        experiment=str((own and own.experiment_id) or 0),
+        task="" if own is None else own.task_id,
+        **found,
+    )
 
 
 def _workspaces(rights: Rights, wanted: Iterable[Permission]) -> str:
@@ -50,3 +70,12 @@ def _workspaces(rights: Rights, wanted: Iterable[Permission]) -> str:
             return ALL
         found |= allowed
     return "{" + ",".join(map(str, sorted(found))) + "}"
+
+
+def is_hidden(subject: Principal, kind: Kind, owner: Owner | None) -> bool:
+    """True if the thing of that kind and owner does not exist for the subject: it may not see it, and its
+    task has not made it."""
+    needed = _SEEN_BY.get(kind)
+    if subject.rights is None or needed is None or owner is None or subject.task in owner.tasks:
+        return False
+    return not subject.rights.allow(needed, None if owner.place is None else owner.place.id)

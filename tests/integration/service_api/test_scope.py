@@ -1,7 +1,7 @@
 """What lies in a workspace that a user may not look into does not exist for that user.
 
-Two users have a role in a workspace each, and the same things with words of their own (:class:`Mine`). Each asks
-every route that reads, about its own things and about the other's.
+Two users have a role in a workspace each, and the same things with words of their own (:class:`Mine`). Each
+asks every route that reads, about its own things and about the other's.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ SHARED = {
 }
 """Parts of paths that name nobody's things."""
 ELSEWHERE = ("/mlflow", "/prefect", "/internal/", "/det/", "/plots/", "/task-login")
-"""MLflow's pages: tests/integration/mlflow/test_scope.py; Prefect's and plots by links: below. The others show a
-form to everybody."""
+"""MLflow's pages: tests/integration/mlflow/test_scope.py; Prefect's, and plots by links: below. The others show
+a form to everybody."""
 QUERIES: Mapping[str, dict[str, Any]] = {
     "/metrics/": {"trialIds": "{trial_id}", "group": "training"},
     "time-series": {"trialIds": "{trial_id}"},
