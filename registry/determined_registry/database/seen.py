@@ -94,6 +94,18 @@ _OF_PIPELINE = _in("pipeline_id", "pipelines")
 _OWN = f"{_setting('user')}::int"
 _OF_PROCESS = f"{{0}}.id = {_setting('experiment')}::int OR {{0}}.submitted_by = {_setting('task')}"
 
+# A TensorBoard shows what its owner sees: nobody who does not see all of it may open it.
+_SHOWS_SEEN = (
+    "x.kind <> 'TENSORBOARD' OR NOT ("
+    + " OR ".join(
+        f"EXISTS (SELECT FROM jsonb_array_elements_text(x.data -> '{name}') AS shown (id)"
+        f" JOIN public.{table} there ON there.id = shown.id::int"
+        f" WHERE NOT {_there(table, 's.id = there.id')})"
+        for name, table in (("experiment_ids", "experiments"), ("trial_ids", "trials"))
+    )
+    + ")"
+)
+
 # In an order in which each can be made: a view names only earlier ones.
 CONDITIONS: Mapping[str, str] = {
     "workspaces": f"x.id IN ({_workspaces('workspaces')})",
@@ -120,7 +132,7 @@ CONDITIONS: Mapping[str, str] = {
     # What was launched has a workspace; a trial's task is where its trial is, a deletion's with it.
     "tasks": _either(
         "workspace_id",
-        f"x.workspace_id IN ({_workspaces('tasks')})",
+        f"x.workspace_id IN ({_workspaces('tasks')}) AND ({_SHOWS_SEEN})",
         _there("trials", "s.task_id = x.id")
         + " OR "
         + _there("trials", "s.id = x.former_of")

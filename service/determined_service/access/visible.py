@@ -13,9 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from determined_registry.database.seen import ALL, Seen
+from determined_registry.database.tables import users
 from determined_service.access.permissions import Permission, Rights
-from determined_service.access.principal import Principal
+from determined_service.access.principal import USER, Principal
+from determined_service.access.roles import roles_column, standing
 from determined_service.access.targets import Kind, Owner
 
 UNLIMITED = frozenset({Kind.CLUSTER, Kind.CONFIGURATION, Kind.SERVICE_LOG, Kind.SESSION, Kind.USER})
@@ -70,6 +75,17 @@ def _workspaces(rights: Rights, wanted: Iterable[Permission]) -> str:
             return ALL
         found |= allowed
     return "{" + ",".join(map(str, sorted(found))) + "}"
+
+
+async def seen_of(conn: AsyncConnection, user_id: int, has_roles: bool) -> Seen | None:
+    """What that user sees, in whose name the service does something later; None: everything. Without roles,
+    this costs no statement."""
+    if not has_roles:
+        return None
+    wanted = sa.select(users.c.username, users.c.admin, roles_column(has_roles))
+    row = (await conn.execute(wanted.where(users.c.id == user_id))).one()
+    admin, rights = standing(row.admin, row.roles, has_roles)
+    return seen_by(Principal(USER, user_id, row.username, admin, rights=rights))
 
 
 def is_hidden(subject: Principal, kind: Kind, owner: Owner | None) -> bool:

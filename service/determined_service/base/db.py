@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 from sqlalchemy import event, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from determined.common.wire import limits
@@ -35,6 +36,8 @@ SEEN: ContextVar[Seen | None] = ContextVar("seen", default=None)
 
 A request that only reads, of a user whom roles limit, has it from where its rights are checked
 (:mod:`determined_service.access.dependencies`) to its end."""
+ASKED: ContextVar[Seen | None] = ContextVar("asked", default=None)
+"""What the sender of this task's request sees, whatever it asks for; None: everything, or there is none."""
 _UNKNOWN: Final = object()
 
 
@@ -47,6 +50,38 @@ def seeing(what: Seen | None) -> Iterator[None]:
         yield
     finally:
         SEEN.reset(token)
+
+
+@contextlib.contextmanager
+def asking(what: Seen | None) -> Iterator[None]:
+    """Within the block, the service acts for somebody who sees this."""
+    token = ASKED.set(what)
+    try:
+        yield
+    finally:
+        ASKED.reset(token)
+
+
+@contextlib.asynccontextmanager
+async def as_asker(conn: AsyncConnection) -> AsyncIterator[None]:
+    """Within the block, a change reads what the sender of the request sees: for things that it names beside
+    its target. Where the sender sees everything, this costs no statement."""
+    what, before = ASKED.get(), conn.info.get(SEEN)
+    if what is None or what == before:
+        yield
+        return
+    conn.info[SEEN] = _UNKNOWN
+    await conn.exec_driver_sql(seen.NARROW, seen.parameters(what))
+    try:
+        yield
+    finally:
+        # One that has failed is rolled back, and with it the settings.
+        with contextlib.suppress(SQLAlchemyError):
+            if before is None:
+                await conn.exec_driver_sql(seen.WIDEN)
+            else:
+                await conn.exec_driver_sql(seen.NARROW, seen.parameters(before))
+            conn.info[SEEN] = before
 
 
 def _show(connection: Any, record: Any, _: Any) -> None:

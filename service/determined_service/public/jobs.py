@@ -19,7 +19,7 @@ from determined_service.access.dependencies import Admission, ExperimentReader, 
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import ManyNames, Name, Priority, Weight
-from determined_service.base.db import Database, seeing
+from determined_service.base.db import Database, as_asker, seeing
 from determined_service.base.errors import ApiError, BadRequest, NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle.pools import require_pool
@@ -228,7 +228,7 @@ async def update_queue(
     ignored settings.
     """
     changes = [one.given() for one in given.updates]
-    async with reader(db).connect() as conn:
+    async with reader(db).connect() as conn, as_asker(conn):
         ids = [await _job_of(conn, one.job_id) for one in given.updates]
         anchors = [
             await _job_of(conn, name) if (name := one.ahead_of or one.behind_of) else None

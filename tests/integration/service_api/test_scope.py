@@ -116,7 +116,7 @@ SHARED = {
 }
 """Parts of paths that name nobody's things."""
 ELSEWHERE = ("/mlflow", "/prefect", "/internal/", "/det/", "/plots/", "/task-login")
-"""MLflow's pages: tests/integration/mlflow/test_scope.py; Prefect's, and plots by links: below. The others show
+"""MLflow's pages: tests/integration/mlflow/test_scope.py; Prefect's, and plots by links: below. Others show
 a form to everybody."""
 QUERIES: Mapping[str, dict[str, Any]] = {
     "/metrics/": {"trialIds": "{trial_id}", "group": "training"},
