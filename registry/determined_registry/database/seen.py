@@ -11,6 +11,7 @@ not be changed.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
@@ -41,6 +42,7 @@ class Seen:
     templates: str
 
 
+NOTHING = Seen("0", "0", "", *(["{}"] * 7))
 SETTINGS = tuple(field.name for field in fields(Seen))
 
 _SET = ", ".join(f"set_config('{SCHEMA}.{name}', %({name})s, false)" for name in SETTINGS)
@@ -52,6 +54,25 @@ NARROW = (
 them."""
 WIDEN = "RESET search_path; RESET jit"
 """For a connection that is to show everything again."""
+
+
+def written(seen: Seen | None) -> str:
+    """A line of JSON for :func:`read`; None: everything is shown."""
+    if seen is None:
+        return "null"
+    # Most of the arrays are equal, and may be long.
+    names: dict[str, list[str]] = {}
+    for name, value in parameters(seen).items():
+        names.setdefault(value, []).append(name)
+    return json.dumps(names)
+
+
+def read(line: str) -> Seen | None:
+    """What :func:`written` has written. Raises TypeError and ValueError for anything else."""
+    names = json.loads(line)
+    return (
+        None if names is None else Seen(**{one: value for value in names for one in names[value]})
+    )
 
 
 def parameters(seen: Seen) -> dict[str, str]:

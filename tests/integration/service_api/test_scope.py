@@ -6,6 +6,7 @@ asks every route that reads, about its own things and about the other's.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import io
 import json
@@ -52,10 +53,12 @@ from determined_registry.database.tables import (
 )
 from determined_service.access.rules import Action
 from determined_service.access.sessions import open_session
+from determined_service.base import topics
 from determined_service.reference import declared_rules
 from tests.integration.conftest import client_of
-from tests.integration.roles import give, put_mode, user_id, workspace
+from tests.integration.roles import give, put_mode, take, user_id, workspace
 from tests.integration.service_api.world import SEARCHER, World, report
+from tests.waiting import TIMEOUT_S, until_async
 
 KINDS = {"commands": "COMMAND", "notebooks": "NOTEBOOK", "shells": "SHELL"}
 KINDS |= {"tensorboards": "TENSORBOARD", "tasks": "GENERIC"}
@@ -175,8 +178,10 @@ async def _fill(app: FastAPI, world: World, word: str) -> Mine:
             .on_conflict_do_nothing()
         )
     hyperparameters = {word: {"type": "const", "val": word}}
+    # Paused until its trial has slots: the service's loops would ask for some.
     experiment_id = await world.experiment(
         word,
+        state="PAUSED",
         owner_id=own,
         project_id=project,
         description=word,
@@ -206,6 +211,9 @@ async def _fill(app: FastAPI, world: World, word: str) -> Mine:
     made = {name: str(uuid.uuid4()) for name in KINDS}
     resources = {"resource_pool": "default", "slots": 0, "priority": None}
     async with world.db.tx() as conn:
+        await conn.execute(
+            sa.update(experiments).where(experiments.c.id == experiment_id).values(state="ACTIVE")
+        )
         await conn.execute(
             sa.update(allocations)
             .where(allocations.c.id == leg.allocation_id)
@@ -482,3 +490,23 @@ async def test_the_others_things_are_missing_in_the_words_of_what_does_not_exist
         assert texts[0] == texts[1], (method, path)
         asked += 1
     assert asked > 40
+
+
+async def test_a_followed_log_ends_with_the_right_to_see_it(
+    service_app: FastAPI, two: tuple[Mine, Mine]
+) -> None:
+    alpha, _ = two
+    path = f"/api/v1/trials/{alpha.trial_id}/logs"
+
+    async def follow() -> list[str]:
+        answer = await alpha.client.get(path, params={"follow": True}, timeout=TIMEOUT_S)
+        return answer.text.splitlines()
+
+    following = asyncio.create_task(follow())
+    hub = service_app.state.hub
+    await until_async("followed", lambda: topics.logs(alpha.trial_task) in hub._waiters)
+    await take(service_app, f"user-{alpha.word[::-1]}")
+    lines = await following
+    assert alpha.word in lines[0]
+    assert f"task '{alpha.trial_task}' does not exist" in lines[-1]
+    assert (await alpha.client.get(path)).status_code == 404
