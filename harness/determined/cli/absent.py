@@ -23,7 +23,6 @@ _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
 _POOLS = "every user may use every pool; det a list shows the pools of the agents"
 _SSO = "log in with name and password: det user login NAME"
 _TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
-_GROUPS = "there are users and administrators: det user list shows who is which"
 _WORKSPACES = f"there is one workspace with one project; {_LABELS}"
 _POLICIES = "set the fields in the YAML files; det e validate FILE checks them"
 _MASTER_CONFIG = "change the file, and run det deploy local cluster-up --config FILE"
@@ -45,12 +44,6 @@ TREE: Tree = {
     "auth": _all("list-providers login", _SSO),
     "oauth": {"client": _all("add list|ls remove", _SSO)},
     "token|tkn": _all("create describe edit list|ls login revoke", _TOKENS),
-    "user-group": _all("add-user change-name create delete describe list|ls remove-user", _GROUPS),
-    "rbac": _all(
-        "assign-role describe-role list-groups-roles list-roles list-users-roles my-permissions"
-        " unassign-role",
-        _GROUPS,
-    ),
     "workspace|w": {
         **_all(
             "archive create delete describe edit list|ls list-members list-pools list-projects unarchive",

@@ -47,6 +47,7 @@ class Root(LazyGroup):
             "determined.cli.preview_search",
             "which trials a search would create, and how long each would train",
         ),
+        "rbac": ("determined.cli.rbac", "roles, and who has which where"),
         "resource-pool|rp": (
             "determined.cli.resource_pool",
             "groups of agents, and how their slots are given out",
@@ -70,6 +71,7 @@ class Root(LazyGroup):
         ),
         "trial|t": ("determined.cli.trial", "training runs with one set of hyperparameters each"),
         "user|u": ("determined.cli.user", "users, login and logout"),
+        "user-group": ("determined.cli.user_group", "groups of users, who get roles together"),
         "version": ("determined.cli.version", "the versions of det and of the service"),
     }
 

@@ -110,7 +110,7 @@ BY_ID: Mapping[int, Role] = {role.id: role for role in ROLES.values()}
 
 
 def least(permission: Permission, in_one: bool) -> Role:
-    """The first role that permits it; ``in_one``: where it is asked for in a single workspace."""
+    """The role that a refusal advises; ``in_one``: where it is asked for in a single workspace."""
     return next(
         role
         for role in ROLES.values()

@@ -15,6 +15,11 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | register | model | the owner, administrators; processes of the owner's tasks too |
 | register | checkpoint | as to change it |
 | change | user | the user itself (its display name and password), administrators; no training process |
+| create | group | administrators |
+| change | group | administrators |
+| delete | group | administrators |
+| assign | role | administrators; in a workspace, who has a role there that assigns roles |
+| administer | role | administrators (assign one that holds everywhere) |
 | administer | user | administrators (name, rights and state of an account) |
 | delete | experiment, checkpoint, model, pipeline, template | as to change them |
 | delete | session | every caller with its token |
@@ -74,6 +79,7 @@ class Action(StrEnum):
     SERVE = "serve"
     VISIT = "visit"
     ENTER = "enter"
+    ASSIGN = "assign"
 
 
 class Grant(StrEnum):
@@ -115,6 +121,11 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CHANGE, Kind.TASK): Grant.OWNER,
     (Action.CHANGE, Kind.USER): Grant.ITSELF,
     (Action.ADMINISTER, Kind.USER): Grant.ADMINISTRATOR,
+    (Action.CREATE, Kind.GROUP): Grant.ADMINISTRATOR,
+    (Action.CHANGE, Kind.GROUP): Grant.ADMINISTRATOR,
+    (Action.DELETE, Kind.GROUP): Grant.ADMINISTRATOR,
+    (Action.ASSIGN, Kind.ROLE): Grant.ADMINISTRATOR,
+    (Action.ADMINISTER, Kind.ROLE): Grant.ADMINISTRATOR,
     (Action.DELETE, Kind.EXPERIMENT): Grant.OWNER,
     (Action.DELETE, Kind.CHECKPOINT): Grant.OWNER,
     (Action.DELETE, Kind.SESSION): Grant.LOGGED_IN,
@@ -160,6 +171,7 @@ PERMITS: dict[tuple[Action, Kind], Permission] = {
     (Action.CREATE, Kind.TEMPLATE): P.CREATE_TEMPLATES,
     (Action.CHANGE, Kind.TEMPLATE): P.UPDATE_TEMPLATES,
     (Action.DELETE, Kind.TEMPLATE): P.DELETE_TEMPLATES,
+    (Action.ASSIGN, Kind.ROLE): P.ASSIGN_ROLES,
 }
 """In a cluster with roles: the permission that a user needs for it, in the workspace of the target. What is
 missing here is decided as without roles; reads: :mod:`~determined_service.access.visible`."""
@@ -168,7 +180,7 @@ _OF_OTHERS = {P.DELETE_MODEL_REGISTRY: P.DELETE_OTHER_USER_MODEL_REGISTRY}
 """Permissions that are good for one's own things alone, and those for others' things."""
 
 _SHARED = (Grant.OWNER, Grant.OWNER_OR_TASKS)
-"""Where a user's permission stands for ownership."""
+"""Where a user's permission stands for being the owner."""
 
 _BEGINS = frozenset({Action.CREATE, Action.SUBMIT, Action.REGISTER, "continue"})
 """Actions that make something that may outlive the task."""
@@ -207,7 +219,8 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
     # Of what it has begun already, a training process brings to an end what its owner no more might.
     if needed is not None and (subject.allocation is None or begins):
         _require_permission(subject, needed, target, verb)
-        if subject.allocation is None and target.owner is not None and grant in _SHARED:
+        is_owned = target.owner is not None and grant in _SHARED
+        if subject.allocation is None and (is_owned or grant == Grant.ADMINISTRATOR):
             return
     if grant in (Grant.AGENT, Grant.SERVING):
         if subject.kind != AGENT:

@@ -44,6 +44,8 @@ class Kind(StrEnum):
     PIPELINE = "pipeline"
     TEMPLATE = "template"
     DELETION = "deletion"
+    GROUP = "group"
+    ROLE = "role"
 
 
 Id = int | str | UUID
