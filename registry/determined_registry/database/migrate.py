@@ -11,6 +11,8 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from determined_registry.database import seen
+
 VERSION_TABLE = "determined_alembic_version"
 # Any constant will do, so long as nothing else in the database locks the same one.
 _LOCK_KEY = 0x64657465726D696E % 2**31
@@ -49,6 +51,10 @@ def upgrade(db_url: str, revision: str = "head") -> None:
         guard.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
         found = config()
         found.attributes["connection"] = connection
+        # Who reads them meanwhile, in another process, would wait, or be refused.
+        found.attributes["keeps_views"] = (
+            revision == "head" and current(connection) == head() and seen.is_made(connection)
+        )
         command.upgrade(found, revision)
         connection.commit()
 

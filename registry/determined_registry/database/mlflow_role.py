@@ -1,9 +1,13 @@
-"""The role as which MLflow's server reads: what it shows, and nothing else."""
+"""The role as which MLflow's server reads: what it shows, and nothing else.
+
+It may read these tables, and the views of them that hold what one user sees
+(:mod:`determined_registry.database.seen`): which of both, the service says with each request."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
+from determined_registry.database import seen
 from determined_registry.database.migrate import engine_url
 
 READS = (
@@ -36,15 +40,23 @@ def grant(db_url: str, role: str) -> None:
         # Two that grant at once would be refused ("tuple concurrently updated").
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('mlflow_role'))"))
         name = connection.dialect.identifier_preparer.quote(role)
-        statements = [f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {name}"]
+        schemas = ("public", seen.SCHEMA)
+        statements = [f"GRANT USAGE ON SCHEMA {seen.SCHEMA} TO {name}"]
+        statements += [
+            f"REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {name}" for schema in schemas
+        ]
         # A right to columns outlasts the revocation of the table's.
         statements += [
-            f"REVOKE ALL ({', '.join(COLUMNS[table])}) ON {table} FROM {name}" for table in COLUMNS
+            f"REVOKE ALL ({', '.join(COLUMNS[table])}) ON {schema}.{table} FROM {name}"
+            for schema in schemas
+            for table in COLUMNS
         ]
-        statements += [f"GRANT SELECT ON {', '.join(READS)} TO {name}"]
-        statements += [
-            f"GRANT SELECT ({', '.join(columns)}) ON {table} TO {name}"
-            for table, columns in COLUMNS.items()
-        ]
+        for schema in schemas:
+            tables = ", ".join(f"{schema}.{table}" for table in READS)
+            statements.append(f"GRANT SELECT ON {tables} TO {name}")
+            statements += [
+                f"GRANT SELECT ({', '.join(columns)}) ON {schema}.{table} TO {name}"
+                for table, columns in COLUMNS.items()
+            ]
         for statement in statements:
             connection.execute(sa.text(statement))

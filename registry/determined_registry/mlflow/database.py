@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 
+from determined_registry.database import seen
 from determined_registry.mlflow import configured
-from determined_registry.mlflow.service import invalid
+from determined_registry.mlflow.service import invalid, seen_of_request
 
 SCHEME = "determined+postgresql"
+_SHOWN = "shown"
 STATEMENT_MS = 60_000
 """A statement that takes longer is stopped: nobody waits for its answer any more."""
 
@@ -45,16 +48,31 @@ class Reader:
                 self._pid = os.getpid()
             return self._engine
 
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[sa.Connection]:
+        """One that shows what the user sees whose request is answered."""
+        wanted = seen_of_request.get()
+        with self.engine.connect() as conn:
+            if conn.info.get(_SHOWN) != wanted:
+                # Until it is done, nobody knows.
+                conn.info[_SHOWN] = _SHOWN
+                if wanted is None:
+                    conn.exec_driver_sql(seen.WIDEN)
+                else:
+                    conn.exec_driver_sql(seen.NARROW, seen.parameters(wanted))
+                conn.info[_SHOWN] = wanted
+            yield conn
+
     def all(self, statement: str, given: Mapping[str, Any] | None = None) -> list[Any]:
         """Every row of the answer. ``statement`` has its values as ``:name``. Raises MlflowException."""
         _check(given)
-        with self.engine.connect() as conn:
+        with self._connection() as conn:
             return list(conn.execute(sa.text(statement), given or {}))
 
     def first(self, statement: str, given: Mapping[str, Any] | None = None) -> Any:
         """The first row of the answer; None: there is none. Raises MlflowException."""
         _check(given)
-        with self.engine.connect() as conn:
+        with self._connection() as conn:
             return conn.execute(sa.text(statement), given or {}).first()
 
 

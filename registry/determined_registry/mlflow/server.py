@@ -54,6 +54,7 @@ class Guarded:
         self._secret = secret.encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from determined_registry.database.seen import NOTHING, read
         from determined_registry.mlflow import service
 
         if scope["type"] != "http":
@@ -67,6 +68,9 @@ class Guarded:
         if scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
             await _send_page(send, scope["method"] == "GET")
             return
+        # Without the header nothing is seen: it is the service's to send.
+        said = headers.get(service.SEEN_HEADER.encode())
+        service.seen_of_request.set(NOTHING if said is None else read(said.decode()))
         service.pass_of_request.set(headers.get(service.PASS_HEADER.encode(), b"").decode())
         service.user_of_request.set(headers.get(service.USER_HEADER.encode(), b"").decode())
         service.service_of_request.set(headers.get(service.SERVICE_HEADER.encode(), b"").decode())

@@ -20,11 +20,14 @@ from mlflow.protos.databricks_pb2 import (
 )
 
 from determined.common.api import Session, errors
+from determined_registry.database.seen import Seen
 from determined_registry.mlflow import configured
 
 PASS_HEADER = "x-determined-pass"
 USER_HEADER = "x-determined-user"
 SERVICE_HEADER = "x-determined-service"
+SEEN_HEADER = "x-determined-seen"
+"""What the user who asks sees (:func:`determined_registry.database.seen.written`)."""
 TIMEOUT_S = 60.0
 
 pass_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("pass", default="")
@@ -32,6 +35,9 @@ pass_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("pass", de
 
 user_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="")
 """The name of the user who asks; empty: nobody has said it."""
+
+seen_of_request: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("seen", default=None)
+"""What the user who asks sees; None: everything."""
 
 service_of_request: contextvars.ContextVar[str] = contextvars.ContextVar("service", default="")
 """The address of the service that has passed the request on."""

@@ -46,6 +46,7 @@ class MayInBrowser(Rule):
         except Unauthenticated:
             return None
         authorise(subject, self.action, Target(self.kind), self.verb)
+        self.narrow()
         return subject
 
 

@@ -29,7 +29,8 @@ from determined_service.access.principal import Principal, RunRef
 from determined_service.access.rules import RULES, Action, authorise, owner_decides
 from determined_service.access.targets import Id, Kind, Owner, Owners, Target, missing, read_id
 from determined_service.access.tokens import bearer_token
-from determined_service.access.visible import is_hidden
+from determined_service.access.visible import UNLIMITED, is_hidden, seen_by
+from determined_service.base.db import ASKED, SEEN
 from determined_service.base.errors import ApiError, Conflict, Forbidden
 from determined_service.base.shares import ASKER, COUNTED
 
@@ -51,9 +52,10 @@ async def asker(request: Request) -> Principal:
 
 
 def count(request: Request, subject: Principal) -> None:
-    """From here on the request is one of the user in whose name ``subject`` asks, until
-    :class:`~determined_service.web.bounds.Bounds` has seen its end. Raises TooManyRequests.
+    """From here on the request is one of the user in whose name ``subject`` asks, with what that one sees,
+    until :class:`~determined_service.web.bounds.Bounds` has seen its end. Raises TooManyRequests.
     """
+    ASKED.set(seen_by(subject))
     if subject.is_platform or COUNTED in request.scope:
         return
     name = str(subject.user_id)
@@ -136,6 +138,11 @@ class Rule:
         self.grant = RULES[action, kind]
         self.action, self.kind, self.verb = action, kind, verb
 
+    def narrow(self) -> None:
+        """From here on a request that reads reads what the subject sees."""
+        if self.action == Action.READ and self.kind not in UNLIMITED:
+            SEEN.set(ASKED.get())
+
     def admission(self, request: Request, subject: Principal) -> Admission:
         return Admission(subject, self.action, self.kind, self.verb, request.app.state.owners)
 
@@ -150,6 +157,7 @@ class May(Rule):
         if one is not None and owner_decides(subject, self.action, self.kind):
             return await self.admission(request, subject).admit(one)
         authorise(subject, self.action, Target(self.kind, one), self.verb)
+        self.narrow()
         return subject
 
 

@@ -1,19 +1,39 @@
-"""What a subject sees: :func:`visible`, the condition that every SELECT for a reader carries.
+"""What a subject sees: :func:`seen_by`.
 
 In a cluster with roles, what lies in workspaces that a user may not look into does not exist for that user:
-in lists, counts and searches, and when it is named, with the words for what does not exist.
+in lists, counts and searches, and when it is named, with the words for what does not exist. A request that
+reads asks the views of :mod:`determined_registry.database.seen` in place of the tables, so that holds for
+every statement. Every other request is refused its target in the same words (:func:`is_hidden`).
+
+A training process sees its own experiment, and those that its task submitted, also when its owner does not
+any more: it goes on to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import experiments, projects, trials
-from determined_service.access.permissions import Permission
-from determined_service.access.principal import Principal
+from determined_registry.database.seen import ALL, Seen
+from determined_registry.database.tables import users
+from determined_service.access.permissions import Permission, Rights
+from determined_service.access.principal import USER, Principal
+from determined_service.access.roles import roles_column, standing
 from determined_service.access.targets import Kind, Owner
+
+UNLIMITED = frozenset({Kind.CLUSTER, Kind.CONFIGURATION, Kind.SERVICE_LOG, Kind.SESSION, Kind.USER})
+"""Kinds that lie in no workspace."""
+
+_PERMISSIONS = {
+    "projects": (Permission.VIEW_PROJECT, Permission.VIEW_EXPERIMENT_METADATA),
+    "experiments": (Permission.VIEW_EXPERIMENT_METADATA,),
+    "artifacts": (Permission.VIEW_EXPERIMENT_ARTIFACTS,),
+    "tasks": (Permission.VIEW_NSC,),
+    "models": (Permission.VIEW_MODEL_REGISTRY,),
+    "templates": (Permission.VIEW_TEMPLATES,),
+}
 
 _SEEN_BY: Mapping[Kind, Permission] = {
     Kind.EXPERIMENT: Permission.VIEW_EXPERIMENT_METADATA,
@@ -27,36 +47,45 @@ _SEEN_BY: Mapping[Kind, Permission] = {
 }
 
 
-def seen_workspaces(subject: Principal, kind: Kind) -> list[int] | None:
-    """The ids of the workspaces whose things of that kind the subject sees; None: of all."""
-    if subject.rights is None:
+def seen_by(subject: Principal) -> Seen | None:
+    """What the subject sees; None: everything, because no roles hold for it, or they show all."""
+    rights = subject.rights
+    if rights is None:
         return None
-    found = subject.rights.workspaces(_SEEN_BY[kind])
-    return None if found is None else sorted(found)
+    found = {name: _workspaces(rights, wanted) for name, wanted in _PERMISSIONS.items()}
+    # Whoever sees something in a workspace sees that there is one.
+    every = {permission for wanted in _PERMISSIONS.values() for permission in wanted}
+    found["workspaces"] = _workspaces(rights, (*every, Permission.VIEW_WORKSPACE))
+    if set(found.values()) == {ALL}:
+        return None
+    own = subject.allocation
+    return Seen(
+        user=str(subject.user_id),
+        experiment=str((own and own.experiment_id) or 0),
+        task="" if own is None else own.task_id,
+        **found,
+    )
 
 
-def visible(
-    subject: Principal, kind: Kind, place: sa.ColumnElement[int | None]
-) -> sa.ColumnElement[bool]:
-    """The condition for rows of that kind, ``place`` being a column: of experiments and trials
-    ``experiments.project_id`` or ``trials.experiment_id``, of anything else its ``workspace_id``.
-    """
-    seen = seen_workspaces(subject, kind)
-    if seen is None:
-        return sa.true()
-    name = getattr(place, "key", None)
-    inside = sa.select(projects.c.id).where(projects.c.workspace_id.in_(seen))
-    if name == "project_id":
-        return place.in_(inside)
-    if name == "experiment_id":
-        return place.in_(sa.select(experiments.c.id).where(experiments.c.project_id.in_(inside)))
-    if name == "trial_id":
-        return place.in_(
-            sa.select(trials.c.id)
-            .join(experiments, experiments.c.id == trials.c.experiment_id)
-            .where(experiments.c.project_id.in_(inside))
-        )
-    return place.in_(seen)
+def _workspaces(rights: Rights, wanted: Iterable[Permission]) -> str:
+    found: set[int] = set()
+    for permission in wanted:
+        allowed = rights.workspaces(permission)
+        if allowed is None:
+            return ALL
+        found |= allowed
+    return "{" + ",".join(map(str, sorted(found))) + "}"
+
+
+async def seen_of(conn: AsyncConnection, user_id: int, has_roles: bool) -> Seen | None:
+    """What that user sees, in whose name the service does something later; None: everything. Without roles,
+    this costs no statement."""
+    if not has_roles:
+        return None
+    wanted = sa.select(users.c.username, users.c.admin, roles_column(has_roles))
+    row = (await conn.execute(wanted.where(users.c.id == user_id))).one()
+    admin, rights = standing(row.admin, row.roles, has_roles)
+    return seen_by(Principal(USER, user_id, row.username, admin, rights=rights))
 
 
 def is_hidden(subject: Principal, kind: Kind, owner: Owner | None) -> bool:

@@ -18,7 +18,7 @@ from determined.common.cluster_config import Quotas
 from determined_registry.database.tables import experiments, searches, tasks, trials
 from determined_service.access.principal import Principal, RunRef
 from determined_service.base import topics
-from determined_service.base.db import Database, hold_name
+from determined_service.base.db import Database, as_asker, hold_name
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.lifecycle.quotas import require_room
 from determined_service.state import states
@@ -169,6 +169,11 @@ async def put_experiment(
         await hold_name(conn, f"experiment {external_id}")
         known = (await conn.execute(_FIND, {"external_id": external_id})).first()
         if known is not None:
+            async with as_asker(conn):
+                if (await conn.execute(_FIND, {"external_id": external_id})).first() is None:
+                    raise Conflict(
+                        f"externalExperimentId: {external_id!r} is taken: choose another name"
+                    )
             if known.state in states.DELETION:
                 raise Conflict(f"experiment {known.id} ({external_id!r}) is being deleted")
             return int(known.id)

@@ -25,8 +25,9 @@ from determined.common.pipeline import (
 from determined.common.pipeline.kinds import APPROVAL, COMMAND, EVALUATE, EXPERIMENT, IN_TRIALS
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments, tasks
+from determined_service.access.visible import seen_of
 from determined_service.base import topics
-from determined_service.base.db import Database
+from determined_service.base.db import Database, asking
 from determined_service.base.errors import ApiError, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.kinds.table import launched_kinds
@@ -255,7 +256,8 @@ async def _submit_one(
             submission = replace(submission, idempotency_key=key)
         is_shared = experiment_id is not None
         if experiment_id is None:
-            planned = await submit.plan(conn, submission, prepared, settings, row.owner_id)
+            with asking(await seen_of(conn, row.owner_id, settings.cluster.has_roles)):
+                planned = await submit.plan(conn, submission, prepared, settings, row.owner_id)
             planned = replace(planned, model_def_hash=code)
             experiment_id = await submit.store(
                 change, planned, submission, row.owner_id, row.submitted_by

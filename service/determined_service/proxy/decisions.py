@@ -16,8 +16,8 @@ from determined_service.access.authenticator import Authenticator
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import OWNED_TASKS, Kind, Target, owner_of
-from determined_service.access.visible import is_hidden
-from determined_service.base.db import Database
+from determined_service.access.visible import is_hidden, seen_by
+from determined_service.base.db import Database, seeing
 from determined_service.base.errors import ApiError, Forbidden, NotFound
 from determined_service.base.pages import of_service
 from determined_service.base.settings import Settings
@@ -73,7 +73,7 @@ class Decisions:
                 subject = await visits.find_visitor(
                     conn, cookies, key.task_id, key.port, self._auth.has_roles
                 )
-            task, ports = await _find(conn, key)
+            task, ports = await self._found(conn, subject, key)
             port = _chosen(ports, key.port)
             if subject is None and not (port is not None and port.unauthenticated):
                 return Refusal(401, self._log_in(key), link=self._login(key))
@@ -98,6 +98,17 @@ class Decisions:
             0 if subject is None else subject.user_id,
             self._gate(port) if port.behind else "",
         )
+
+    async def _found(
+        self, conn: AsyncConnection, subject: Principal | None, key: Key
+    ) -> tuple[sa.Row[Any] | None, Sequence[Any]]:
+        """The task and its ports, if the subject sees them."""
+        seen = None if subject is None else seen_by(subject)
+        if seen is None:
+            return await _find(conn, key)
+        with seeing(seen):
+            async with self._db.tx() as narrowed:
+                return await _find(narrowed, key)
 
     def _gate(self, port: sa.Row[Any]) -> str:
         token = self._settings.agent_token.get_secret_value()

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -14,7 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import disabled_machines, slots
 from determined_service.access.dependencies import ClusterAdmin, ClusterReader
+from determined_service.access.principal import Principal
+from determined_service.access.visible import seen_by
 from determined_service.base.bounds import Name
+from determined_service.base.db import Database, seeing
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.machines import remove_agent, use_agent, use_machine, use_slot
 from determined_service.state import presence
@@ -37,15 +42,33 @@ _LIVE = sa.text(
 )
 
 
-async def _live_allocations(conn: AsyncConnection) -> dict[str, list[sa.Row[Any]]]:
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What an allocation holds of an agent. ``id``, ``leg_id``: of another's that the reader may not see, a
+    word in place of its name."""
+
+    id: str
+    leg_id: str
+    slot_ids: list[int]
+    state: str
+
+
+async def _live_allocations(
+    conn: AsyncConnection, seen: Collection[str] | None
+) -> dict[str, list[_Held]]:
+    """By agent. ``seen``: the allocations whose names are shown; None: of all."""
     rows = await conn.execute(_LIVE)
-    found: dict[str, list[sa.Row[Any]]] = defaultdict(list)
+    found: dict[str, list[_Held]] = defaultdict(list)
     for row in rows:
-        found[row.agent_id].append(row)
+        mine = found[row.agent_id]
+        is_seen = seen is None or row.id in seen
+        other = f"other-{len(mine) + 1}"
+        names = (row.id, row.leg_id) if is_seen else (other, other)
+        mine.append(_Held(*names, row.slot_ids, row.state))
     return found
 
 
-def _container(allocation: sa.Row[Any]) -> dict[str, Any]:
+def _container(allocation: _Held) -> dict[str, Any]:
     running = allocation.state == "RUNNING"
     return {
         "id": allocation.leg_id,
@@ -56,7 +79,7 @@ def _container(allocation: sa.Row[Any]) -> dict[str, Any]:
 
 
 def _slot_json(
-    slot: sa.Row[Any], agent: sa.Row[Any], held: dict[int, Any], disabled: dict[str, bool]
+    slot: sa.Row[Any], agent: sa.Row[Any], held: dict[int, _Held], disabled: dict[str, bool]
 ) -> dict[str, Any]:
     """``disabled``: the agent's machines that are out of use, and whether they drain."""
     allocation = held.get(slot.slot_id)
@@ -110,13 +133,17 @@ _AGENTS = sa.text(
 
 
 async def read_agents(
-    conn: AsyncConnection, timeout_s: float, agent_id: str | None = None
+    conn: AsyncConnection,
+    timeout_s: float,
+    agent_id: str | None = None,
+    seen: Collection[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Every agent, or the one of that name, with its state, its slots and what those run.
 
-    ``timeout_s``: how long an agent may be silent.
+    ``timeout_s``: how long an agent may be silent. ``seen``: the allocations whose names are shown; None: of
+    all.
     """
-    live = await _live_allocations(conn)
+    live = await _live_allocations(conn, seen)
     by_agent: dict[str, list[sa.Row[Any]]] = defaultdict(list)
     for slot in await conn.execute(sa.select(slots).order_by(slots.c.slot_id)):
         by_agent[slot.agent_id].append(slot)
@@ -153,6 +180,16 @@ async def read_agents(
     return found
 
 
+async def _seen_allocations(db: Database, user: Principal) -> Collection[str] | None:
+    """The live allocations that the user sees; None: all."""
+    what = seen_by(user)
+    if what is None:
+        return None
+    with seeing(what):
+        async with db.tx() as conn:
+            return {row.id for row in await conn.execute(_LIVE)}
+
+
 @router.get("/agents")
 async def list_agents(
     user: ClusterReader,
@@ -168,8 +205,9 @@ async def list_agents(
     `state`: `STATE_ALIVE`; `STATE_SILENT`: nothing is heard of it; `STATE_ENDED`: its process has said so.
     Those that are gone leave the list after a week, or when somebody removes them.
     """
+    seen = await _seen_allocations(db, user)
     async with db.tx() as conn:
-        found = await read_agents(conn, settings.agent_timeout_s)
+        found = await read_agents(conn, settings.agent_timeout_s, seen=seen)
     for agent in found:
         if excludeSlots:
             agent["slots"] = {}
@@ -184,8 +222,9 @@ async def get_agent(
     agent_id: str, user: ClusterReader, db: Db, settings: SettingsOf
 ) -> dict[str, Any]:
     """One agent."""
+    seen = await _seen_allocations(db, user)
     async with db.tx() as conn:
-        found = await read_agents(conn, settings.agent_timeout_s, agent_id)
+        found = await read_agents(conn, settings.agent_timeout_s, agent_id, seen)
     if not found:
         raise NotFound(f"agent {agent_id!r} does not exist")
     return {"agent": found[0]}

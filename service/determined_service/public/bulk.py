@@ -18,7 +18,7 @@ from determined_service.access.dependencies import Admission, may_named
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Labels, ManyIds, ManyNames, Name, Text
-from determined_service.base.db import Database
+from determined_service.base.db import Database, as_asker
 from determined_service.base.errors import ApiError, BadRequest
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.state import states
@@ -173,12 +173,12 @@ async def _matching(
     db: Database, action: str, filters: Filters, project_id: Id | None
 ) -> list[int]:
     wanted = [*filters.conditions(), _ELIGIBLE[action], in_project(project_id)]
-    async with db.tx() as conn:
+    async with db.tx() as conn, as_asker(conn):
         return list((await conn.execute(sa.select(e.id).where(*wanted).order_by(e.id))).scalars())
 
 
 async def _outside(db: Database, ids: list[int], project_id: int | None) -> set[int]:
     """Those of ``ids`` that belong to another project."""
-    async with db.tx() as conn:
+    async with db.tx() as conn, as_asker(conn):
         found = await conn.execute(sa.select(e.id).where(e.id.in_(ids), ~in_project(project_id)))
         return set(found.scalars())

@@ -27,7 +27,7 @@ from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, IdempotencyKey, Name
-from determined_service.base.db import Database
+from determined_service.base.db import Database, as_asker
 from determined_service.base.errors import BadRequest, Conflict, Forbidden
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
@@ -283,7 +283,7 @@ async def continue_experiment(
 async def _template(db: Database, given: NewExperiment) -> Template | None:
     if not given.template:
         return None
-    async with reader(db).connect() as conn:
+    async with reader(db).connect() as conn, as_asker(conn):
         return await templates.find(conn, given.template)
 
 

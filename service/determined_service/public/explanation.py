@@ -34,4 +34,4 @@ async def get_explanation(
     """Every leg of the experiment's trials, with the reason of its state in words, and the waiting
     requests."""
     async with db.tx() as conn:
-        return JsonResponse(await explain(conn, experiment_id, snapshots, limit))
+        return JsonResponse(await explain(db, conn, experiment_id, snapshots, limit))

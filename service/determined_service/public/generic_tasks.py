@@ -18,6 +18,7 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Name
+from determined_service.base.db import as_asker
 from determined_service.base.errors import BadRequest, Forbidden, NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import surroundings
@@ -148,7 +149,7 @@ async def create_task(
     settings: SettingsOf,
 ) -> Response:
     """Checks everything, then puts the task into the queue. Ours: `remarks`, sentences."""
-    async with reader(db).connect() as conn:
+    async with reader(db).connect() as conn, as_asker(conn):
         launch = await _completed(conn, given, user)
     prepared = await launching.prepare(launch, settings)
     async with changing(db) as change:

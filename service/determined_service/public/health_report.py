@@ -15,6 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.__version__ import __version__
 from determined_registry.database import migrate
 from determined_service.access.dependencies import ClusterReader
+from determined_service.access.visible import seen_by
+from determined_service.base.db import seeing
 from determined_service.base.settings import Settings
 from determined_service.loops.runtime import LEADER_KEY
 from determined_service.public.health import prefect_get
@@ -131,18 +133,17 @@ async def health_report(
     request: Request, user: ClusterReader, db: Db, settings: SettingsOf
 ) -> dict[str, Any]:
     """Times, versions, disks, agents, and things that are stuck. Ages are in seconds, sizes in bytes."""
+    seen = seen_by(user)
     async with db.tx() as conn:
         postgres = await _postgres(conn)
         agents = await _rows(conn, _AGENTS, timeout=settings.agent_timeout_s)
         pools = await _rows(conn, _POOLS, timeout=settings.agent_timeout_s)
         outbox = (await _rows(conn, _OUTBOX))[0]
-        stuck = {
-            "searches": await _rows(conn, _SILENT_SEARCHES, quiet=LOST_S, most=MOST),
-            "notStarted": await _rows(conn, _NOT_STARTED, quiet=ASSIGNED_S, most=MOST),
-            "unplaced": await _rows(conn, _UNPLACED, most=MOST),
-            "notEnded": await _rows(conn, _NOT_ENDED, quiet=ASSIGNED_S, most=MOST),
-            "notDeleted": await _rows(conn, _NOT_DELETED, most=MOST),
-        }
+        stuck = await _stuck(conn) if seen is None else None
+    if stuck is None:
+        with seeing(seen):
+            async with db.tx() as conn:
+                stuck = await _stuck(conn)
     # Last, so that it is close to when the answer leaves.
     prefect = await _prefect(settings)
     section = settings.checkpoint_storage
@@ -180,10 +181,21 @@ async def health_report(
             "waiting": outbox["waiting"],
             "oldestS": outbox["oldest_s"],
             "attempts": outbox["attempts"],
-            "lastError": outbox["last_error"],
+            # It may name what the reader does not see.
+            "lastError": outbox["last_error"] if seen is None else None,
         },
         "stuck": stuck,
         "time": moment(datetime.datetime.now(datetime.UTC)),
+    }
+
+
+async def _stuck(conn: AsyncConnection) -> dict[str, Any]:
+    return {
+        "searches": await _rows(conn, _SILENT_SEARCHES, quiet=LOST_S, most=MOST),
+        "notStarted": await _rows(conn, _NOT_STARTED, quiet=ASSIGNED_S, most=MOST),
+        "unplaced": await _rows(conn, _UNPLACED, most=MOST),
+        "notEnded": await _rows(conn, _NOT_ENDED, quiet=ASSIGNED_S, most=MOST),
+        "notDeleted": await _rows(conn, _NOT_DELETED, most=MOST),
     }
 
 

@@ -19,7 +19,7 @@ from determined_service.access.dependencies import Admission, ExperimentReader, 
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import ManyNames, Name, Priority, Weight
-from determined_service.base.db import Database
+from determined_service.base.db import Database, as_asker, seeing
 from determined_service.base.errors import ApiError, BadRequest, NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle.pools import require_pool
@@ -110,10 +110,12 @@ async def queue_stats(
     """The number of jobs of each pool that wait, and that hold slots; and the waiting times, by day."""
     seen = await queue.look()
     waited = await waiting_times.look()
-    async with reader(db).connect() as conn:
-        counted = count_by_pool(await list_jobs(conn, seen))
-        named = sa.select(pools.c.name).where(~pools.c.removed).order_by(pools.c.name)
-        names = list(await conn.scalars(named))
+    # Everybody's jobs count, as they do for the places in the queue.
+    with seeing(None):
+        async with reader(db).connect() as conn:
+            counted = count_by_pool(await list_jobs(conn, seen))
+            named = sa.select(pools.c.name).where(~pools.c.removed).order_by(pools.c.name)
+            names = list(await conn.scalars(named))
     nothing = {"queuedCount": 0, "scheduledCount": 0}
     return {
         "results": [
@@ -226,7 +228,7 @@ async def update_queue(
     ignored settings.
     """
     changes = [one.given() for one in given.updates]
-    async with reader(db).connect() as conn:
+    async with reader(db).connect() as conn, as_asker(conn):
         ids = [await _job_of(conn, one.job_id) for one in given.updates]
         anchors = [
             await _job_of(conn, name) if (name := one.ahead_of or one.behind_of) else None

@@ -24,6 +24,7 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, IdempotencyKey, ManyIds, ManyNames, Name, Priority
+from determined_service.base.db import as_asker
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import idle, surroundings
 from determined_service.lifecycle import tasks as tasking
@@ -234,7 +235,7 @@ def _add_routes(kind: LaunchedKind) -> None:
         """Checks everything, then puts it into the queue. Ours: `remarks`, sentences."""
         template = None
         if given.template_name:
-            async with reader(db).connect() as conn:
+            async with reader(db).connect() as conn, as_asker(conn):
                 template = await templates.find(conn, given.template_name)
         launch = given.launch(kind, user.user_id, template)
         prepared = await launching.prepare(launch, settings)

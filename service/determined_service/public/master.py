@@ -14,9 +14,10 @@ from determined.__version__ import __version__
 from determined.common import cluster_config
 from determined.common.wire import limits
 from determined_service.access.dependencies import may
+from determined_service.access.looking_again import LookAgain, look_again_for
 from determined_service.access.principal import Principal
-from determined_service.access.rules import Action
-from determined_service.access.targets import Kind
+from determined_service.access.rules import Action, authorise
+from determined_service.access.targets import Kind, Target
 from determined_service.base import topics
 from determined_service.base.bounds import BigCount
 from determined_service.base.db import Database
@@ -101,16 +102,24 @@ async def read_logs(
     has in memory, 1 MiB, and with `follow` what comes. `id` counts lines since the process began."""
     own_log: OwnLog = request.app.state.own_log
     first = offset if offset >= 0 else own_log.before_end(-offset)
-    rows = _followed(own_log, db, hub, first, limit, follow=follow)
+    rows = _followed(own_log, db, hub, first, limit, look_again_for(request, user), follow=follow)
     return Stream(rows, media_type="application/x-ndjson")
 
 
 async def _followed(
-    own_log: OwnLog, db: Database, hub: Hub, first: int, limit: int, *, follow: bool
+    own_log: OwnLog,
+    db: Database,
+    hub: Hub,
+    first: int,
+    limit: int,
+    look_again: LookAgain | None,
+    *,
+    follow: bool,
 ) -> AsyncIterator[bytes]:
     left = limit or limits.INT64
     try:
-        with hub.subscribe([topics.SERVICE_LOG]) as event:
+        changes = () if look_again is None else look_again.topics
+        with hub.subscribe([topics.SERVICE_LOG, *changes]) as event:
             while True:
                 event.clear()
                 while left and (found := own_log.lines(first, min(left, CHUNK))):
@@ -123,6 +132,8 @@ async def _followed(
                 if hub.closed:
                     raise Unavailable("the service is stopping: follow its log again in a moment")
                 await wait_at_most(event, RECHECK_S)
+                if look_again is not None:
+                    authorise(await look_again.look(), Action.READ, Target(Kind.SERVICE_LOG))
     except ApiError as error:
         # The answer has begun; its last line is how it can still fail.
         yield ndjson_error(error)

@@ -24,6 +24,7 @@ from starlette.responses import RedirectResponse, Response
 
 from determined.common import installation
 from determined.common.wire.mlflow import BODY_FILE_HEADER, PATH_HEADER, TAKES_PATH_HEADER
+from determined_registry.database.seen import written
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.browser import elsewhere, forget, keep, may_in_browser
 from determined_service.access.logins import log_in
@@ -31,6 +32,7 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.sessions import open_pages
 from determined_service.access.targets import Kind
+from determined_service.access.visible import seen_by
 from determined_service.base.errors import (
     Forbidden,
     TooManyRequests,
@@ -222,6 +224,7 @@ async def _asked(
         headers = passing.sent(request.headers)
         headers["x-determined-pass"] = stack.enter_context(auth.lend(visitor))
         headers["x-determined-user"] = visitor.username.encode("ascii", "replace").decode()
+        headers["x-determined-seen"] = written(seen_by(visitor))
         headers["x-determined-service"] = _own_address(request)
         has_body = request.method not in ("GET", "HEAD")
         if request.method == "GET" and passing.is_artifact(path):

@@ -15,9 +15,16 @@ from determined_service.access.basic import may_by_password
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
+from determined_service.access.visible import seen_by
 from determined_service.base import hosts, pages
 from determined_service.base.aside import aside
-from determined_service.base.errors import BadRequest, NotFound, TooLarge, Unauthenticated
+from determined_service.base.errors import (
+    BadRequest,
+    Forbidden,
+    NotFound,
+    TooLarge,
+    Unauthenticated,
+)
 from determined_service.base.json import JsonResponse
 from determined_service.base.pages import PREFECT_HOME
 from determined_service.base.streams import Stream
@@ -72,6 +79,11 @@ async def ask_prefect(
     if visitor is None:
         if not visitors.is_for_all(request.method, path):
             return _refusal(settings.cluster_name, is_here)
+    elif seen_by(visitor) is not None:
+        raise Forbidden(
+            "Prefect's pages know no workspaces, and show everybody's runs: only who may look into all "
+            "workspaces may open them (an administrator, or a role that is assigned without a workspace)"
+        )
     elif not sees_all and not visitors.may_look(request.method, path):
         authorise(visitor, Action.ADMINISTER, Target(Kind.CLUSTER), _VERB)
     own = f"{request.url.scheme}://{host}"

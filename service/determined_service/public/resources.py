@@ -17,9 +17,13 @@ from starlette.responses import Response
 from determined.common.printable import FORMULAS
 from determined.common.wire import limits, workspace
 from determined.common.wire.checks import show
+from determined_registry.database.seen import Seen
 from determined_service.access.dependencies import ClusterReader
+from determined_service.access.permissions import Permission
+from determined_service.access.principal import Principal
+from determined_service.access.visible import seen_by
 from determined_service.base.checks import check_time
-from determined_service.base.db import Database
+from determined_service.base.db import Database, seeing
 from determined_service.base.errors import BadRequest
 from determined_service.base.json import JsonResponse
 from determined_service.base.streams import Stream
@@ -127,13 +131,23 @@ def _given(name: str, camel: str, snake: str) -> str:
     return camel or snake
 
 
+def _seen_use(user: Principal) -> Seen | None:
+    """Whose use the user sees; None: everybody's."""
+    rights = user.rights
+    if rights is not None and rights.allow(Permission.VIEW_CLUSTER_USAGE):
+        return None
+    return seen_by(user)
+
+
 async def _pages(
-    db: Database, begin: datetime.datetime, end: datetime.datetime
+    db: Database, user: Principal, begin: datetime.datetime, end: datetime.datetime
 ) -> AsyncIterator[list[sa.Row[Any]]]:
     last = None
+    seen = _seen_use(user)
     while True:
-        async with db.tx() as conn:
-            rows = await usage.page(conn, begin, end, last)
+        with seeing(seen):
+            async with db.tx() as conn:
+                rows = await usage.page(conn, begin, end, last)
         yield rows
         if len(rows) < usage.PAGE:
             return
@@ -173,7 +187,7 @@ async def raw(
         _given("timestampBefore", timestampBefore, timestamp_before),
     )
     found: list[dict[str, Any]] = []
-    async for rows in _pages(db, begin, end):
+    async for rows in _pages(db, user, begin, end):
         found += [_entry(row) for row in rows]
         if len(found) > limits.USAGE_ENTRIES:
             raise BadRequest(
@@ -209,12 +223,14 @@ async def aggregated(
             **{name: {} for name in KINDS.values()},
         }
         day = _next(day, unit)
-    async with db.tx() as conn:
-        for row in await usage.sums(conn, begin, end, unit):
-            if row.type == "total":
-                entries[row.period]["seconds"] = row.seconds
-            else:
-                entries[row.period][KINDS[row.type]][row.key] = row.seconds
+    with seeing(_seen_use(user)):
+        async with db.tx() as conn:
+            rows = await usage.sums(conn, begin, end, unit)
+    for row in rows:
+        if row.type == "total":
+            entries[row.period]["seconds"] = row.seconds
+        else:
+            entries[row.period][KINDS[row.type]][row.key] = row.seconds
     return JsonResponse({"resourceEntries": list(entries.values())})
 
 
@@ -277,11 +293,13 @@ async def _lines(
         yield csv_text([cell(row) for cell in columns.values()] for row in rows)
 
 
-async def _csv(db: Database, columns: Columns, after: str, before: str) -> Response:
+async def _csv(
+    db: Database, user: Principal, columns: Columns, after: str, before: str
+) -> Response:
     begin, end = time_range(
         _given("timestamp_after", after, ""), _given("timestamp_before", before, "")
     )
-    rest = _pages(db, begin, end)
+    rest = _pages(db, user, begin, end)
     # A database that does not answer is said with a status; later only the connection can break off.
     first = await anext(rest)
     return Stream(_lines(columns, first, rest), media_type="text/csv")
@@ -292,7 +310,7 @@ async def raw_csv(
     user: ClusterReader, db: Db, timestamp_after: Time = "", timestamp_before: Time = ""
 ) -> Response:
     """As JSON under `/api/v1`, in lines of CSV as they are read."""
-    return await _csv(db, RAW, timestamp_after, timestamp_before)
+    return await _csv(db, user, RAW, timestamp_after, timestamp_before)
 
 
 @router.get("/resources/allocation/allocations-csv")
@@ -300,7 +318,7 @@ async def allocations_csv(
     user: ClusterReader, db: Db, timestamp_after: Time = "", timestamp_before: Time = ""
 ) -> Response:
     """The same with the ids of allocations, their workspace (there is one) and hours of slots."""
-    return await _csv(db, ALLOCATIONS, timestamp_after, timestamp_before)
+    return await _csv(db, user, ALLOCATIONS, timestamp_after, timestamp_before)
 
 
 @router.get("/resources/allocation/aggregated")
@@ -316,7 +334,8 @@ async def aggregated_csv(
     begin, end = day_range(
         _given("start_date", start_date, ""), _given("end_date", end_date, ""), unit
     )
-    async with db.tx() as conn:
-        rows = await usage.sums(conn, begin, end, unit)
+    with seeing(_seen_use(user)):
+        async with db.tx() as conn:
+            rows = await usage.sums(conn, begin, end, unit)
     found = [(row.type, row.key, _name(row.period, unit), row.seconds) for row in rows]
     return Response(csv_text([SUMS, *found]), media_type="text/csv")

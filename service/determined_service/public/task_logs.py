@@ -22,6 +22,7 @@ from determined_service.access.dependencies import (
     may_named,
     may_serve,
 )
+from determined_service.access.looking_again import look_again_for
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import BigCount, Id, ManyIds, Name, Pattern
@@ -197,6 +198,7 @@ async def _lines(
 async def read_task_logs(
     task_id: str,
     user: TaskReader,
+    request: Request,
     db: Db,
     hub: HubOf,
     wanted: Filter,
@@ -214,7 +216,7 @@ async def read_task_logs(
     await check_pattern(db, wanted)
     descending = orderBy == "ORDER_BY_DESC"
     rows = (
-        follow_logs(db, hub, task_id, wanted, limit=limit)
+        follow_logs(db, hub, task_id, wanted, limit=limit, look_again=look_again_for(request, user))
         if follow
         else read_logs(db, task_id, wanted, limit=limit, descending=descending)
     )
@@ -225,6 +227,7 @@ async def read_task_logs(
 async def read_trial_logs(
     trial_id: Id,
     user: TrialReader,
+    request: Request,
     db: Db,
     hub: HubOf,
     wanted: Filter,
@@ -238,7 +241,9 @@ async def read_trial_logs(
     await check_pattern(db, wanted)
     descending = orderBy == "ORDER_BY_DESC"
     rows = (
-        follow_logs_of_trial(db, hub, trial_id, wanted, limit=limit)
+        follow_logs_of_trial(
+            db, hub, trial_id, wanted, limit=limit, look_again=look_again_for(request, user)
+        )
         if follow
         else read_logs_of(db, tasks, wanted, limit=limit, descending=descending)
     )

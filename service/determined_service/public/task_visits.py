@@ -23,7 +23,8 @@ from determined_service.access.logins import log_in
 from determined_service.access.principal import USER, Principal
 from determined_service.access.sessions import close_session
 from determined_service.access.tokens import bearer_token
-from determined_service.base.db import Database
+from determined_service.access.visible import seen_by
+from determined_service.base.db import Database, seeing
 from determined_service.base.errors import (
     BadRequest,
     Conflict,
@@ -205,7 +206,8 @@ async def log_in_here(
         auth: Authenticator = request.app.state.auth
         user = await auth.principal(token)
         try:
-            ticket = await _ticket(db, user, token, key)
+            with seeing(seen_by(user)):
+                ticket = await _ticket(db, user, token, key)
         except (Forbidden, NotFound):
             async with db.tx() as conn:
                 await close_session(conn, token)

@@ -22,6 +22,7 @@ from determined_registry.database.tables import (
     models,
     trials,
 )
+from determined_service.base.db import as_asker
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.recurring.best import best_checkpoint
 from determined_service.recurring.triggers import (
@@ -90,20 +91,25 @@ async def first_marks(conn: AsyncConnection, watch: Watch) -> dict[str, Mark]:
     marks = {}
     for trigger in watch.triggers:
         event = trigger.event
-        if isinstance(event, AliasMoves):
-            other = await find_model(conn, event.model)
-            if other.id == watch.model_id:
-                raise BadRequest(
-                    "on.alias: a promotion of this model would begin the next run: name another model"
-                )
-        if isinstance(event, ExperimentEnds) and event.id is not None:
-            found = await conn.execute(sa.select(e.id).where(e.id == event.id))
-            if found.first() is None:
-                raise NotFound(f"on.experiment: experiment {event.id} does not exist")
+        async with as_asker(conn):
+            await _require_named(conn, watch, event)
         marks[trigger.key] = watch.marks.get(trigger.key) or await _FIRST[type(event)](
             conn, watch, event, now
         )
     return marks
+
+
+async def _require_named(conn: AsyncConnection, watch: Watch, event: Any) -> None:
+    if isinstance(event, AliasMoves):
+        other = await find_model(conn, event.model)
+        if other.id == watch.model_id:
+            raise BadRequest(
+                "on.alias: a promotion of this model would begin the next run: name another model"
+            )
+    if isinstance(event, ExperimentEnds) and event.id is not None:
+        found = await conn.execute(sa.select(e.id).where(e.id == event.id))
+        if found.first() is None:
+            raise NotFound(f"on.experiment: experiment {event.id} does not exist")
 
 
 async def happened(conn: AsyncConnection, watch: Watch) -> Happened:

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire.times import UNMANAGED_HEARTBEAT_S
 from determined_registry.database.tables import allocations, experiments, legs, searches, trials
+from determined_service.base.db import Database, seeing
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle import unmanaged
 from determined_service.scheduling.reading import SnapshotReader
@@ -21,12 +22,14 @@ from determined_service.scheduling.scheduler import Decision, Scheduler
 from determined_service.scheduling.snapshot import Snapshot
 from determined_service.scheduling.wording import in_words
 from determined_service.state import keeping, nodes, states
+from determined_service.state.change import reader
 from determined_service.state.trial_tasks import TRIAL_TASKS
 from determined_service.views.trials import gang_ids, nodes_json
 from determined_service.views.values import moment, state
 
 
 async def explain(
+    db: Database,
     conn: AsyncConnection,
     experiment_id: int,
     snapshots: SnapshotReader,
@@ -65,7 +68,7 @@ async def explain(
     if row.unmanaged:
         more, total = await _of_scripts(conn, experiment_id, limit)
     else:
-        more, total = await _of_trials(conn, experiment_id, snapshots, limit)
+        more, total = await _of_trials(db, conn, experiment_id, snapshots, limit)
     return {
         "legs": await _legs(conn, experiment_id, limit),
         "waiting": waiting + more,
@@ -196,14 +199,21 @@ async def _of_scripts(
 
 
 async def _of_trials(
-    conn: AsyncConnection, experiment_id: int, snapshots: SnapshotReader, limit: int | None
+    db: Database,
+    conn: AsyncConnection,
+    experiment_id: int,
+    snapshots: SnapshotReader,
+    limit: int | None,
 ) -> tuple[list[dict[str, Any]], int]:
     found = []
     rows = list(await conn.execute(_TRIALS, {"id": experiment_id, "limit": limit}))
     queued = [row.id for row in rows if row.state == states.REQUESTED]
     why, free_in = dict[str, str](), dict[str, int]()
     if queued:
-        snapshot = await snapshots.read(conn)
+        # What others want counts too, and the snapshot's parts are kept for all readers.
+        with seeing(None):
+            async with reader(db).connect() as wide:
+                snapshot = await snapshots.read(wide)
         decision = await snapshots.schedulers.decide_beside(snapshot)
         why = _why(decision, queued)
         pools = {row.resource_pool for row in rows if row.state == states.REQUESTED}

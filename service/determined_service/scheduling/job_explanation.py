@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.printable import counted
 from determined_service.base.aside import Lane
 from determined_service.scheduling.forecast import NAMED, Forecast, forecast
 from determined_service.scheduling.pools import PoolSchedulers
@@ -108,6 +109,9 @@ def _is_of(one: Waiting, job: int | str) -> bool:
 
 
 def _in_words(found: Forecast, rows: Mapping[str, sa.Row[Any]]) -> str | None:
+    if any(one not in rows for one in (*found.stopping, *found.any_of, *found.all_of)):
+        return _without_names(found)
+
     def named(ids: tuple[str, ...]) -> str:
         return ", ".join(_name(rows[one]) for one in ids if one in rows)
 
@@ -126,6 +130,16 @@ def _in_words(found: Forecast, rows: Mapping[str, sa.Row[Any]]) -> str | None:
         words = _count(found.count, trials, found.all_of, rows)
         return f"starts when {words}{more} have ended, if they end in the order in which they began"
     return None
+
+
+def _without_names(found: Forecast) -> str:
+    """The same where some of it is what the reader may not see, or was deleted meanwhile."""
+    if found.stopping:
+        return "starts when what was asked to stop has ended"
+    if found.any_of:
+        return f"starts when one of {counted(found.count, 'allocation')} ahead of it ends"
+    several = counted(found.count, "allocation")
+    return f"starts when {several} ahead of it have ended, if they end in the order in which they began"
 
 
 def _name(row: sa.Row[Any]) -> str:

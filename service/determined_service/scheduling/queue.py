@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from determined_service.base.db import Database
+from determined_service.base.db import Database, seeing
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.scheduler import Decision
 from determined_service.scheduling.snapshot import Snapshot
@@ -51,8 +51,10 @@ class Queue:
         async with self._lock:
             began = time.monotonic()
             if began >= self._kept_until:
-                async with reader(self._db).connect() as conn:
-                    snapshot = await self._snapshots.read(conn)
+                # It is kept for all readers, so it is of everything.
+                with seeing(None):
+                    async with reader(self._db).connect() as conn:
+                        snapshot = await self._snapshots.read(conn)
                 decision = await self._snapshots.schedulers.decide_beside(snapshot)
                 self._seen = Seen(snapshot, decision)
                 ended = time.monotonic()

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from determined_service.base.db import Database
+from determined_service.base.db import Database, seeing
 from determined_service.state.change import reader
 
 DAYS = 30
@@ -41,7 +41,8 @@ class WaitingTimes:
         """By pool the mean seconds of each day (UTC) on which something got slots, the first day first."""
         async with self._lock:
             if time.monotonic() >= self._kept_until:
-                self._found = await self._read()
+                with seeing(None):
+                    self._found = await self._read()
                 self._kept_until = time.monotonic() + KEPT_S
             return self._found
 

@@ -16,7 +16,7 @@ from determined_registry.database.tables import experiments
 from determined_searchers import SearcherError
 from determined_service.base import topics
 from determined_service.base.aside import LONG_BYTES, aside
-from determined_service.base.db import hold_name
+from determined_service.base.db import as_asker, hold_name
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.experiments import run_name
@@ -123,10 +123,11 @@ async def plan(
     config, definition, cluster = prepared.config, prepared.definition, settings.cluster
     pool, warnings = await check_slots(conn, config, cluster)
     remarks = await require_rights(conn, config, pool, owner_id, settings)
-    model_def_hash = await _of_parent(conn, submission)
+    async with as_asker(conn):
+        model_def_hash = await _of_parent(conn, submission)
+        await find_warm_start(conn, config["searcher"])
     if definition is not None:
         model_def_hash = definition.hash
-    await find_warm_start(conn, config["searcher"])
     return SubmissionPlan(
         config,
         submission.config,

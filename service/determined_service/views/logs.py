@@ -14,12 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.wire import limits
 from determined.common.wire.checks import show
 from determined_registry.database.tables import task_logs
+from determined_service.access.looking_again import LookAgain
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Unavailable, of_database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.json import one_line_each
 from determined_service.state.trial_tasks import task_ids
-from determined_service.views.tasks import announced, has_ended
+from determined_service.views.tasks import announced, has_ended, require_task
 from determined_service.views.values import parse_time
 
 CHUNK = 1000
@@ -184,13 +185,24 @@ async def read_logs(
 
 
 async def follow_logs(
-    db: Database, hub: Hub, task_id: str, wanted: LogFilter, *, limit: int = 0
+    db: Database,
+    hub: Hub,
+    task_id: str,
+    wanted: LogFilter,
+    *,
+    limit: int = 0,
+    look_again: LookAgain | None = None,
 ) -> AsyncIterator[list[sa.Row[Any]]]:
-    """The stored lines and then new lines, until the task has ended and all lines were given."""
+    """The stored lines and then new lines, until the task has ended and all lines were given.
+
+    ``look_again``: what the reader sees, after each wait. Raises NotFound once it does not see the task.
+    """
     after = 0
     left = limit
     async with db.tx() as conn:
         awaited = await announced(conn, task_id)
+    if look_again is not None:
+        awaited = [*awaited, *look_again.topics]
     with hub.subscribe(awaited) as event:
         while True:
             event.clear()
@@ -212,6 +224,10 @@ async def follow_logs(
             if hub.closed:
                 raise Unavailable("the service is stopping: follow the log again in a moment")
             await wait_at_most(event, RECHECK_S)
+            if look_again is not None:
+                await look_again.look()
+                async with db.tx() as conn:
+                    await require_task(conn, task_id)
 
 
 async def read_logs_of(
@@ -234,7 +250,13 @@ async def read_logs_of(
 
 
 async def follow_logs_of_trial(
-    db: Database, hub: Hub, trial_id: int, wanted: LogFilter, *, limit: int = 0
+    db: Database,
+    hub: Hub,
+    trial_id: int,
+    wanted: LogFilter,
+    *,
+    limit: int = 0,
+    look_again: LookAgain | None = None,
 ) -> AsyncIterator[list[sa.Row[Any]]]:
     """As :func:`follow_logs`, of the trial's tasks one after the other, also one that comes meanwhile."""
     left = limit
@@ -244,7 +266,8 @@ async def follow_logs_of_trial(
             tasks = await task_ids(conn, trial_id)
         if place >= len(tasks):
             return
-        async for rows in follow_logs(db, hub, tasks[place], wanted, limit=left):
+        one = tasks[place]
+        async for rows in follow_logs(db, hub, one, wanted, limit=left, look_again=look_again):
             yield rows
             if limit:
                 left -= len(rows)

@@ -21,6 +21,7 @@ from determined.common.wire.kinds import TaskKind
 from determined_service.access.tokens import bearer_token
 from determined_service.base import errors
 from determined_service.base.checks import check_shape
+from determined_service.base.db import ASKED, SEEN
 from determined_service.base.errors import ApiError, BadRequest, TooLarge, Unauthenticated
 from determined_service.base.shares import COUNTED, SENDING
 from determined_service.web.request import check_body
@@ -87,6 +88,9 @@ class Bounds:
                 raise
             await errors.unforeseen(Request(scope), error)(scope, receive, send)
         finally:
+            # What follows in this task is not the request's.
+            SEEN.set(None)
+            ASKED.set(None)
             asker = scope.get(COUNTED)
             if asker is not None:
                 scope["app"].state.requests.end(asker)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import context
+from alembic.runtime.migration import MigrationContext
 
-from determined_registry.database.migrate import VERSION_TABLE, engine_url
+from determined_registry.database import seen
+from determined_registry.database.migrate import VERSION_TABLE, engine_url, head
 from determined_registry.database.tables import metadata
 
 
 def run(connection: sa.Connection) -> None:
-    """Runs the wanted migrations in one transaction."""
+    """Runs the wanted migrations in one transaction, and makes the views of the newest tables in it."""
     context.configure(
         connection=connection,
         target_metadata=metadata,
@@ -18,8 +20,15 @@ def run(connection: sa.Connection) -> None:
         compare_type=True,
         compare_server_default=False,
     )
+    keeps_views = context.config.attributes.get("keeps_views", False)
     with context.begin_transaction():
+        if not keeps_views:
+            seen.drop(connection)
         context.run_migrations()
+        opts = {"version_table": VERSION_TABLE}
+        reached = MigrationContext.configure(connection, opts=opts).get_current_revision()
+        if not keeps_views and reached == head():
+            seen.make(connection)
 
 
 given = context.config.attributes.get("connection")

@@ -18,6 +18,7 @@ from determined.common.wire.legs import ExitKind, Port
 from determined.expconf import masked_for_others
 from determined.expconf.tasks import TensorboardConfig
 from determined_registry.database.tables import legs
+from determined_service.base.db import as_asker
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
@@ -169,7 +170,8 @@ _ROWS = sa.text(
 
 async def _rows(conn: AsyncConnection, data: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
     given = {name: data.get(name) or [] for name in ("experiment_ids", "trial_ids")}
-    return (await conn.execute(_ROWS, given)).all()
+    async with as_asker(conn):
+        return (await conn.execute(_ROWS, given)).all()
 
 
 def _require_all(

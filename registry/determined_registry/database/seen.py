@@ -1,0 +1,259 @@
+"""The tables as one user may see them: a view for each in the schema :data:`SCHEMA`.
+
+A connection whose ``search_path`` is this schema alone reads the views under the tables' names, so no
+statement needs a condition of its own, and none can be forgotten. A view holds the rows that lie in the
+workspaces which the connection's settings name (:data:`SETTINGS`); without them it is empty.
+
+:func:`drop` and :func:`make` go around each migration, in its transaction: a column that a view shows could
+not be changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+
+import sqlalchemy as sa
+
+from determined_registry.database.tables import metadata
+
+SCHEMA = "seen"
+ALL = "{0}"
+"""The value of a setting that stands for all workspaces; no workspace has the number 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a connection shows: by kind of thing the workspaces, as Postgres writes an array (``{1,2}``) or
+    :data:`ALL`; the ``user`` who asks, by number; and, if a process of a task asks, its ``experiment`` ("0":
+    it is no trial's) and ``task``."""
+
+    user: str
+    experiment: str
+    task: str
+    workspaces: str
+    projects: str
+    experiments: str
+    artifacts: str
+    tasks: str
+    models: str
+    templates: str
+
+
+NOTHING = Seen("0", "0", "", *(["{}"] * 7))
+SETTINGS = tuple(field.name for field in fields(Seen))
+
+_SET = ", ".join(f"set_config('{SCHEMA}.{name}', %({name})s, false)" for name in SETTINGS)
+# The views make statements look costly enough to be compiled, which takes longer than they do.
+NARROW = (
+    f"SELECT set_config('search_path', '{SCHEMA}', false), set_config('jit', 'off', false), {_SET}"
+)
+"""For a connection that is to show what a :class:`Seen` says; its fields are the values, as psycopg takes
+them."""
+WIDEN = "RESET search_path; RESET jit"
+"""For a connection that is to show everything again."""
+
+
+def written(seen: Seen | None) -> str:
+    """A line of JSON for :func:`read`; None: everything is shown."""
+    if seen is None:
+        return "null"
+    # Most of the arrays are equal, and may be long.
+    names: dict[str, list[str]] = {}
+    for name, value in parameters(seen).items():
+        names.setdefault(value, []).append(name)
+    return json.dumps(names)
+
+
+def read(line: str) -> Seen | None:
+    """What :func:`written` has written. Raises TypeError and ValueError for anything else."""
+    names = json.loads(line)
+    return (
+        None if names is None else Seen(**{one: value for value in names for one in names[value]})
+    )
+
+
+def parameters(seen: Seen) -> dict[str, str]:
+    """The values of :data:`NARROW`."""
+    return {name: getattr(seen, name) for name in SETTINGS}
+
+
+def _setting(name: str) -> str:
+    # One that was set back is empty. In a subselect it is read once for a statement, not for each row.
+    return f"(SELECT nullif(current_setting('{SCHEMA}.{name}', true), ''))"
+
+
+def _workspaces(of: str) -> str:
+    ids = f"({_setting(of)}::int[])"
+    return f"SELECT w.id FROM public.workspaces w WHERE w.id = ANY {ids} OR 0 = ANY {ids}"
+
+
+def _projects(of: str) -> str:
+    return f"SELECT p.id FROM public.projects p WHERE p.workspace_id IN ({_workspaces(of)})"
+
+
+def _in(column: str, table: str) -> str:
+    return f"x.{column} IN (SELECT s.id FROM {SCHEMA}.{table} s)"
+
+
+def _there(table: str, condition: str) -> str:
+    """As :func:`_in` where it is a part of a condition: Postgres reads a row by its index there, and would
+    read all for ``IN``."""
+    return f"EXISTS (SELECT FROM {SCHEMA}.{table} s WHERE {condition})"
+
+
+def _either(column: str, then: str, otherwise: str) -> str:
+    return f"CASE WHEN x.{column} IS NOT NULL THEN {then} ELSE {otherwise} END"
+
+
+_OF_EXPERIMENT, _OF_TRIAL = _in("experiment_id", "experiments"), _in("trial_id", "trials")
+_OF_TASK, _OF_ALLOCATION = _in("task_id", "tasks"), _in("allocation_id", "allocations")
+_OF_MODEL, _OF_RETRAINING = _in("model_id", "models"), _in("retraining_id", "retrainings")
+_OF_PIPELINE = _in("pipeline_id", "pipelines")
+_OWN = f"{_setting('user')}::int"
+_OF_PROCESS = f"{{0}}.id = {_setting('experiment')}::int OR {{0}}.submitted_by = {_setting('task')}"
+
+# A TensorBoard shows what its owner sees: nobody who does not see all of it may open it.
+_SHOWS_SEEN = (
+    "x.kind <> 'TENSORBOARD' OR NOT ("
+    + " OR ".join(
+        f"EXISTS (SELECT FROM jsonb_array_elements_text(x.data -> '{name}') AS shown (id)"
+        f" JOIN public.{table} there ON there.id = shown.id::int"
+        f" WHERE NOT {_there(table, 's.id = there.id')})"
+        for name, table in (("experiment_ids", "experiments"), ("trial_ids", "trials"))
+    )
+    + ")"
+)
+
+# In an order in which each can be made: a view names only earlier ones.
+CONDITIONS: Mapping[str, str] = {
+    "workspaces": f"x.id IN ({_workspaces('workspaces')})",
+    "projects": f"x.workspace_id IN ({_workspaces('projects')})",
+    "workspace_pins": f"x.workspace_id IN ({_workspaces('workspaces')})",
+    "pool_bindings": f"x.workspace_id IN ({_workspaces('workspaces')})",
+    "experiments": f"x.project_id IN ({_projects('experiments')}) OR {_OF_PROCESS.format('x')}",
+    "searches": _OF_EXPERIMENT,
+    "search_events": _OF_EXPERIMENT,
+    "mlflow_experiments": _OF_EXPERIMENT,
+    "trials": _OF_EXPERIMENT,
+    "trial_sources": _OF_TRIAL,
+    "metrics": _OF_TRIAL,
+    "metric_summaries": _OF_TRIAL,
+    "log_policy_matches": _OF_TRIAL,
+    "mlflow_runs": _OF_TRIAL,
+    "mlflow_model_metrics": _OF_TRIAL,
+    # Of checkpoints that a user named, perhaps of several experiments: its own.
+    "deletions": _either(
+        "experiment_id",
+        _there("experiments", "s.id = x.experiment_id"),
+        f"EXISTS (SELECT FROM public.tasks k WHERE k.id = x.task_id AND k.owner_id = {_OWN})",
+    ),
+    # What was launched has a workspace; a trial's task is where its trial is, a deletion's with it.
+    "tasks": _either(
+        "workspace_id",
+        f"x.workspace_id IN ({_workspaces('tasks')}) AND ({_SHOWS_SEEN})",
+        _there("trials", "s.task_id = x.id")
+        + " OR "
+        + _there("trials", "s.id = x.former_of")
+        + " OR "
+        + _there("deletions", "s.task_id = x.id"),
+    ),
+    "allocations": _either(
+        "experiment_id",
+        _there("experiments", "s.id = x.experiment_id"),
+        _there("tasks", "s.id = x.task_id"),
+    ),
+    "legs": _OF_TASK,
+    "task_files": _OF_TASK,
+    "task_file_pieces": _OF_TASK,
+    "task_logs": _OF_TASK,
+    "task_visits": _OF_TASK,
+    "log_sizes": _OF_TASK,
+    "allocation_resources": _OF_ALLOCATION,
+    "allocation_ports": _OF_ALLOCATION,
+    "allocation_doors": _OF_ALLOCATION,
+    "allocation_gathers": _OF_ALLOCATION,
+    # Of deleted experiments nobody knows any more where they were.
+    "erased_usage": f"x.user_id = {_OWN}",
+    "checkpoints": _either(
+        "experiment_id",
+        f"EXISTS (SELECT FROM public.experiments e WHERE e.id = x.experiment_id"
+        f" AND (e.project_id IN ({_projects('artifacts')}) OR {_OF_PROCESS.format('e')}))",
+        _there("tasks", "s.id = x.task_id"),
+    ),
+    "models": f"x.workspace_id IN ({_workspaces('models')})",
+    "model_versions": _OF_MODEL,
+    "model_aliases": _OF_MODEL,
+    "model_alias_history": _OF_MODEL,
+    "retrainings": _OF_MODEL,
+    "live_metrics": _OF_RETRAINING,
+    "retraining_runs": _OF_RETRAINING,
+    "pipelines": _either(
+        "retraining_run_id",
+        _there("retraining_runs", "s.id = x.retraining_run_id"),
+        f"x.workspace_id IN ({_workspaces('experiments')})",
+    ),
+    "pipeline_steps": _OF_PIPELINE,
+    "pipeline_experiments": _OF_PIPELINE,
+    "templates": f"x.workspace_id IN ({_workspaces('templates')})",
+}
+"""By table that holds people's things, which rows ``x`` a view has."""
+
+OPEN = frozenset(
+    {
+        # The cluster itself, and who is in it.
+        "agents",
+        "cluster",
+        "disabled_machines",
+        "group_members",
+        "groups",
+        "pools",
+        "role_assignments",
+        "slots",
+        "user_sessions",
+        "users",
+        # Read beside what they belong to, and by nothing else.
+        "kept_runs",
+        "model_definitions",
+        "prefect_outbox",
+        "report_streams",
+        "storages",
+    }
+)
+"""The tables that a view shows whole."""
+
+
+def _statements() -> Iterator[str]:
+    for name in sorted(OPEN):
+        yield f"CREATE VIEW {SCHEMA}.{name} AS SELECT x.* FROM public.{name} x"
+    for name, condition in CONDITIONS.items():
+        yield f"CREATE VIEW {SCHEMA}.{name} AS SELECT x.* FROM public.{name} x WHERE {condition}"
+
+
+def _digest() -> str:
+    """Of the views' text and the columns that they show."""
+    columns = [(table.name, sorted(table.c.keys())) for table in metadata.sorted_tables]
+    return hashlib.sha256(repr((list(_statements()), columns)).encode()).hexdigest()
+
+
+_COMMENT = sa.text("SELECT obj_description(to_regnamespace(:schema), 'pg_namespace')")
+
+
+def is_made(connection: sa.Connection) -> bool:
+    """True if the database has these views."""
+    return connection.execute(_COMMENT, {"schema": SCHEMA}).scalar() == _digest()
+
+
+def drop(connection: sa.Connection) -> None:
+    """Drops the schema with its views, if it is there."""
+    connection.execute(sa.text(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"))
+
+
+def make(connection: sa.Connection) -> None:
+    """Makes the schema and its views in a database that has the newest tables and no such schema."""
+    connection.execute(sa.text(f"CREATE SCHEMA {SCHEMA}"))
+    for statement in _statements():
+        connection.execute(sa.text(statement.replace(":", r"\:")))
+    connection.execute(sa.text(f"COMMENT ON SCHEMA {SCHEMA} IS '{_digest()}'"))
