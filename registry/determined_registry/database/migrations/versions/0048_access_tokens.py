@@ -7,7 +7,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0051"
+revision = "0048"
 down_revision = "0047"
 branch_labels = None
 depends_on = None
