@@ -77,8 +77,8 @@ bench: $(STAMP) ## prints figures; nothing is asserted
 FOR ?= 600
 SEED ?= $(shell date +%s)
 
-chaos: $(STAMP) ## searches on a cluster where processes die all the time, for FOR seconds; DOCKER=1: and containers
-	$(BIN)/python -m tests.chaos.run $(FOR) $(SEED) $(if $(DOCKER),--docker)
+chaos: $(STAMP) ## searches on a cluster where processes die all the time, for FOR seconds; DOCKER=1: and containers; KUBERNETES=1.33: and pods
+	$(BIN)/python -m tests.chaos.run $(FOR) $(SEED) $(if $(DOCKER),--docker) $(if $(KUBERNETES),--kubernetes $(KUBERNETES))
 
 BASE ?= python:3.11-slim
 IMAGES ?= harness service agent

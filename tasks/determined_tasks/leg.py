@@ -204,7 +204,13 @@ class Leg:
         self._going: GoingAway | None = None
         self.start_id = start_ids.of_leg(root)
         self.reporter = LegReporter(
-            reports, spec, place.agent_id, root / SPOOL, self._refused, self.start_id
+            reports,
+            spec,
+            place.agent_id,
+            root / SPOOL,
+            self._refused,
+            self.start_id,
+            os.environ.get(start_ids.MACHINE),
         )
         self.carrier = make(spec, place, root, self.reporter)
 

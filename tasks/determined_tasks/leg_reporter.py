@@ -44,6 +44,7 @@ class LegReporter:
         spool: Path,
         on_refused: Callable[[errors.BadRequestException], None],
         start_id: str = "",
+        machine: str | None = None,
     ) -> None:
         self._service = service
         self._start_id = start_id
@@ -60,6 +61,8 @@ class LegReporter:
         }
         if is_gang:
             self.owner["node"] = spec.node
+        if machine:
+            self.owner["machine"] = machine
         self._shipper = LogShipper(service, self.owner, spool)
         self._thread: threading.Thread | None = None
 

@@ -21,6 +21,8 @@ from determined_tasks.supervision import write_private
 
 VARIABLE = "DET_START_ID"
 """A pod's uid, by the downward API."""
+MACHINE = "DET_MACHINE"
+"""The name of a pod's node, likewise."""
 FILE = "start"
 """In the allocation's directory: a supervisor that takes over goes on with the same start."""
 TRIES = 10

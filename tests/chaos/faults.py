@@ -10,11 +10,16 @@ import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import psutil
 
 from determined.common.api import errors
-from tests.chaos.world import AgentProcess, World, docker
+from tests.chaos.nodes import IMAGE, NAMESPACE, NODES, Nodes
+from tests.chaos.world import CONTAINERS, PODS, AgentProcess, World, docker
+from tests.kubernetes.standin.cluster import Cluster
+from tests.kubernetes.standin.kubelet import AWAY, PodRun
+from tests.kubernetes.standin.objects import Object
 
 NEW_S = 10.0
 CONTAINERS_S = 5.0
@@ -23,13 +28,13 @@ CONTAINERS_S = 5.0
 @dataclass(frozen=True)
 class Fault:
     """``inject`` answers whether there was anything to do it to. ``weight``: its relative frequency in its
-    lane. ``docker``: there must be an agent with containers for it."""
+    lane. ``needs``: the pool that it needs besides the first; empty: none."""
 
     name: str
     weight: float
     inject: Callable[[World, Random], bool]
     lane: str = "machines"
-    docker: bool = False
+    needs: str = ""
 
 
 def kill_training(world: World, random: Random) -> bool:
@@ -311,6 +316,9 @@ def damage_checkpoint(world: World, random: Random) -> bool:
                 _kill(leg.user)
         for name in agent.containers(str(allocation)):
             _docker("kill", name)
+    for process in world.nodes.training(str(allocation)) if world.nodes else ():
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     return True
 
 
@@ -325,6 +333,183 @@ def pause_and_activate(world: World, random: Random) -> bool:
     # Start all of them, because an earlier attempt may have failed.
     world.activate_paused()
     return bool(rows)
+
+
+def _nodes(world: World) -> Nodes:
+    assert world.nodes is not None
+    return world.nodes
+
+
+def to_pod(act: Callable[[Cluster, Object], Any], words: str) -> Callable[[World, Random], bool]:
+    """``act``: answers False where there was nothing to do."""
+
+    def inject(world: World, random: Random) -> bool:
+        return _nodes(world).to_pod(random, act)
+
+    inject.__doc__ = words
+    return inject
+
+
+def _run(cluster: Cluster, pod: Object) -> PodRun | None:
+    """What its node has of a pod."""
+    kubelet = cluster.kubelets.get(pod["spec"]["nodeName"])
+    return kubelet.run_of(pod) if kubelet is not None else None
+
+
+def _kill_pod(cluster: Cluster, pod: Object) -> bool:
+    if run := _run(cluster, pod):
+        run.kill()
+    return run is not None
+
+
+def _run_out_of_memory(cluster: Cluster, pod: Object) -> bool:
+    if run := _run(cluster, pod):
+        run.kill("OOMKilled")
+    return run is not None
+
+
+def _evict(cluster: Cluster, pod: Object) -> bool:
+    if is_there := _run(cluster, pod) is not None:
+        cluster.evict(pod)
+    return is_there
+
+
+def _delete_pod(cluster: Cluster, pod: Object) -> None:
+    pod = cluster.store.get("pods", NAMESPACE, pod["metadata"]["name"])
+    cluster.deletion.delete("pods", pod, None, None)
+
+
+def _force_away(cluster: Cluster, pod: Object) -> None:
+    cluster.deletion.delete("pods", pod, None, 0)
+
+
+def _preempt(cluster: Cluster, pod: Object) -> None:
+    cluster.preempt(cluster.store.get("pods", NAMESPACE, pod["metadata"]["name"]))
+
+
+def _delete_job(cluster: Cluster, pod: Object) -> None:
+    (owner,) = pod["metadata"]["ownerReferences"]
+    job = cluster.store.get("jobs", NAMESPACE, owner["name"])
+    cluster.deletion.delete("jobs", job, "Background", None)
+
+
+def kill_in_pod(world: World, random: Random) -> bool:
+    """The training process in a pod."""
+    found = _training(world)
+    if not found:
+        return False
+    with contextlib.suppress(psutil.Error):
+        random.choice(found).kill()
+        return True
+    return False
+
+
+def stop_in_pod(world: World, random: Random) -> bool:
+    """The training process in a pod stands still."""
+    found = _training(world)
+    return bool(found) and _stop(world, [random.choice(found)], random)
+
+
+def _training(world: World) -> list[psutil.Process]:
+    """Waits for some, with a limit."""
+    deadline = time.monotonic() + CONTAINERS_S
+    while not (found := _nodes(world).training()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found
+
+
+def drain_node(world: World, random: Random) -> bool:
+    """As `kubectl drain`, and `uncordon` a while later."""
+    nodes, name = _nodes(world), random.choice(NODES)
+    nodes.do(lambda cluster: cluster.drain(name))
+    time.sleep(random.uniform(0.5, 2))
+    nodes.do(lambda cluster: cluster.cordon(name, False))
+    return True
+
+
+def lose_node(world: World, random: Random) -> bool:
+    """A node is silent for a while; now and then for so long that the cluster gives its pods up."""
+    nodes, name, evict = _nodes(world), random.choice(NODES), random.random() < 0.5
+    nodes.do(lambda cluster: cluster.lose_node(name, evict=evict))
+    time.sleep(random.uniform(0.5, 3))
+    nodes.do(lambda cluster: cluster.return_node(name))
+    return True
+
+
+def remove_node(world: World, random: Random) -> bool:
+    """A node leaves the cluster with all that runs on it; another one of its name joins."""
+    nodes, name = _nodes(world), random.choice(NODES)
+    nodes.do(lambda cluster: cluster.remove_node(name))
+    time.sleep(random.uniform(0.2, 2))
+    nodes.add(name)
+    return True
+
+
+def api_away(world: World, random: Random) -> bool:
+    """The API server is away; nodes and controllers go on."""
+    nodes = _nodes(world)
+    nodes.go_away()
+    time.sleep(random.uniform(0.5, 4))
+    nodes.come_back()
+    return True
+
+
+def break_watches(world: World, random: Random) -> bool:
+    """The API server ends all watches."""
+    _nodes(world).do(lambda cluster: cluster.store.break_watches())
+    return True
+
+
+def forget_history(world: World, random: Random) -> bool:
+    """The connections break, and the server does not know any more what happened before: 410."""
+    nodes = _nodes(world)
+    nodes.api.refusing = True
+    nodes.api.cut()
+    time.sleep(random.uniform(0.2, 1))
+    nodes.do(lambda cluster: cluster.store.forget())
+    nodes.api.refusing = False
+    return True
+
+
+def cut_api(world: World, random: Random) -> bool:
+    """All connections between the agent and the API server break."""
+    return _nodes(world).api.cut() > 0
+
+
+def lose_api_answers(world: World, random: Random) -> bool:
+    """The API server does what is asked, and its answers are lost."""
+    api = _nodes(world).api
+    api.swallowing = True
+    time.sleep(random.uniform(0.1, 1))
+    api.swallowing = False
+    return True
+
+
+def slow_api(world: World, random: Random) -> bool:
+    """Slow the connection between the agent and the API server."""
+    api = _nodes(world).api
+    api.delay_s = random.uniform(0.05, 0.5)
+    time.sleep(random.uniform(0.5, 2))
+    api.delay_s = 0.0
+    return True
+
+
+def no_quota(world: World, random: Random) -> bool:
+    """The namespace's quota has no room, for pods or for Jobs."""
+    quotas = _nodes(world).do(lambda cluster: cluster.admission.quotas)
+    quotas[NAMESPACE] = {random.choice(["pods", "count/jobs.batch"]): 0}
+    time.sleep(random.uniform(0.5, 3))
+    quotas.clear()
+    return True
+
+
+def registry_away(world: World, random: Random) -> bool:
+    """Images cannot be pulled for a while."""
+    states = _nodes(world).do(lambda cluster: cluster.images.states)
+    states[IMAGE] = AWAY
+    time.sleep(random.uniform(0.5, 3))
+    states.clear()
+    return True
 
 
 FAULTS = [
@@ -350,37 +535,74 @@ FAULTS = [
     Fault("disk full", 2, fill_disk),
     Fault("checkpoint damaged", 2, damage_checkpoint),
     Fault("experiment paused and activated", 1.5, pause_and_activate),
-    Fault("container killed", 4, kill_container, "containers", docker=True),
-    Fault("container removed", 3, remove_container, "containers", docker=True),
-    Fault("container stopped", 2, stop_container, "containers", docker=True),
-    Fault("container paused", 2, pause_container, "containers", docker=True),
-    Fault("process in a container killed", 4, kill_inside, "containers", docker=True),
-    Fault("engine stopped", 2, stop_engine, "engine", docker=True),
-    Fault("engine killed", 1, kill_engine, "engine", docker=True),
-    Fault("engine restarted", 1, restart_engine, "engine", docker=True),
+    Fault("container killed", 4, kill_container, "containers", CONTAINERS),
+    Fault("container removed", 3, remove_container, "containers", CONTAINERS),
+    Fault("container stopped", 2, stop_container, "containers", CONTAINERS),
+    Fault("container paused", 2, pause_container, "containers", CONTAINERS),
+    Fault("process in a container killed", 4, kill_inside, "containers", CONTAINERS),
+    Fault("engine stopped", 2, stop_engine, "engine", CONTAINERS),
+    Fault("engine killed", 1, kill_engine, "engine", CONTAINERS),
+    Fault("engine restarted", 1, restart_engine, "engine", CONTAINERS),
+    Fault("pod killed", 4, to_pod(_kill_pod, "All processes of a pod."), "pods", PODS),
+    Fault("pod out of memory", 1, to_pod(_run_out_of_memory, "By its limit."), "pods", PODS),
+    Fault("pod evicted", 3, to_pod(_evict, "By its node."), "pods", PODS),
+    Fault("pod deleted", 3, to_pod(_delete_pod, "`kubectl delete pod`."), "pods", PODS),
+    Fault("pod deleted by force", 2, to_pod(_force_away, "With grace 0."), "pods", PODS),
+    Fault("pod preempted", 2, to_pod(_preempt, "By Kubernetes."), "pods", PODS),
+    Fault("Job deleted", 3, to_pod(_delete_job, "`kubectl delete job`."), "pods", PODS),
+    Fault("training process in a pod killed", 3, kill_in_pod, "pods", PODS),
+    Fault("training process in a pod stopped", 1, stop_in_pod, "pods", PODS),
+    Fault("node drained", 2, drain_node, "nodes", PODS),
+    Fault("node lost", 3, lose_node, "nodes", PODS),
+    Fault("node removed", 2, remove_node, "nodes", PODS),
+    Fault("quota used up", 2, no_quota, "nodes", PODS),
+    Fault("registry away", 2, registry_away, "nodes", PODS),
+    Fault("API server away", 2, api_away, "API", PODS),
+    Fault("watches broken", 3, break_watches, "API", PODS),
+    Fault("watches too old", 2, forget_history, "API", PODS),
+    Fault("API connections cut", 3, cut_api, "API", PODS),
+    Fault("API answers lost", 3, lose_api_answers, "API", PODS),
+    Fault("API slow", 2, slow_api, "API", PODS),
 ]
 
 
-LANES = {"machines": 8.0, "network": 3.0, "cluster": 0.4, "containers": 0.8, "engine": 0.05}
+LANES = {
+    "machines": 8.0,
+    "network": 3.0,
+    "cluster": 0.4,
+    "containers": 0.8,
+    "engine": 0.05,
+    "pods": 0.5,
+    "nodes": 0.06,
+    "API": 0.15,
+}
 """Faults of different lanes happen at the same time; how many a second, were each over at once. With
-more of the last kind nothing would ever run that the others could hit."""
+more of the engine's or nodes' nothing would ever run that the others could hit."""
 
 
 TRIES = 5
 """How often a kind of fault is tried before all go by chance: some cannot be made on every machine."""
 
 
-def kinds(docker: bool = False) -> set[str]:
-    """The names of all faults that there are, with or without containers."""
-    return {fault.name for fault in FAULTS if docker or not fault.docker}
+def kinds(pools: Container[str], lanes: Container[str] = LANES) -> set[str]:
+    """The names of the faults of these lanes that there are with agents of these pools."""
+    return {fault.name for fault in _faults(pools, lanes)}
+
+
+def _faults(pools: Container[str], lanes: Container[str]) -> list[Fault]:
+    return [
+        fault
+        for fault in FAULTS
+        if fault.lane in lanes and (not fault.needs or fault.needs in pools)
+    ]
 
 
 def schedule(
-    lane: str, random: Random, made: Container[str], docker: bool = False
+    lane: str, random: Random, made: Container[str], pools: Container[str]
 ) -> Iterator[Fault]:
     """Yield every kind of fault of the lane once, and once more if it is not in ``made``; then random kinds.
-    None where the lane has none."""
-    faults = [fault for fault in FAULTS if fault.lane == lane and (docker or not fault.docker)]
+    None where the lane has none with agents of ``pools``."""
+    faults = _faults(pools, [lane])
     if not faults:
         return
     for _ in range(TRIES):

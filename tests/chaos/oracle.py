@@ -14,6 +14,7 @@ from determined import expconf
 from determined.storage.directory import DirectoryStorageManager
 from determined_searchers import simulate
 from tests.chaos.load import SAVE_EVERY
+from tests.chaos.nodes import Nodes
 from tests.chaos.world import World, docker
 
 END_OF_LEGS_S = 120.0
@@ -33,6 +34,8 @@ class Verdict:
     reports: int = 0
     lines: int = 0
     checkpoints: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    """Of the legs, by pool and state."""
 
     def expect(self, condition: bool, words: str) -> None:
         if not condition:
@@ -52,6 +55,16 @@ def judge(world: World) -> Verdict:
             verdict.expect(state == "COMPLETED", f"{where} is {state}: {reason}")
             _judge_trials(conn, verdict, where, id_, config)
             _judge_events(conn, verdict, where, id_)
+        verdict.ends = Counter(
+            {
+                f"{pool} {state}": count
+                for pool, state, count in conn.execute(
+                    "SELECT a.resource_pool, l.state, count(*) FROM legs l"
+                    " JOIN allocations a ON a.id = l.allocation_id"
+                    " WHERE a.trial_id IS NOT NULL GROUP BY 1, 2"
+                )
+            }
+        )
         _judge_checkpoints(conn, verdict, world)
         _judge_leftovers(conn, verdict, world)
     _judge_prefect(verdict, world)
@@ -196,6 +209,21 @@ def _judge_leftovers(conn: Any, verdict: Verdict, world: World) -> None:
         verdict.expect(not legs, f"{agent.name} still knows of {legs}")
     if world.engine is not None:
         _judge_engine(verdict)
+    if world.nodes is not None:
+        _judge_namespace(verdict, world.nodes, deadline)
+
+
+def _judge_namespace(verdict: Verdict, nodes: Nodes, deadline: float) -> None:
+    """No Job, pod or Secret of ours, and nothing that runs in a pod."""
+
+    def left() -> list[str]:
+        training = [f"process {process.pid}" for process in nodes.training()]
+        return nodes.left() + [str(pod["metadata"]["name"]) for pod in nodes.pods()] + training
+
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    found = left()
+    verdict.expect(not found, f"in the namespace, and left: {found}")
 
 
 def _judge_engine(verdict: Verdict) -> None:

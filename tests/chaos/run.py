@@ -1,13 +1,15 @@
-"""``python -m tests.chaos.run SECONDS [SEED] [--docker]``: searches on a cluster under continuous faults;
-then the faults stop, and the results are compared with runs without faults.
+"""``python -m tests.chaos.run SECONDS [SEED]``: searches on a cluster under continuous faults; then the
+faults stop, and the results are compared with runs without faults.
 
 ``--docker``: the trials of one of the two agents run in containers, of an engine that fails, too.
-``make chaos FOR=600 SEED=1``. The same seed chooses the same faults and searches; when each one meets
-them is up to the machine.
+``--kubernetes VERSION``: a third agent runs its trials in pods, of a stand-in of Kubernetes whose nodes and
+API fail, too. ``make chaos FOR=600 SEED=1``. The same seed chooses the same faults and searches; when each
+one meets them is up to the machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import shutil
 import signal
@@ -18,7 +20,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -30,11 +32,15 @@ from determined.common.api import errors
 from determined_deployments.local.errors import ClusterError
 from tests import container_engine
 from tests.chaos import load, oracle
-from tests.chaos.faults import LANES, Fault, kinds, schedule
+from tests.chaos.faults import LANES, Fault, schedule
+from tests.chaos.nodes import Nodes
 from tests.chaos.world import World
+from tests.kubernetes.standin.running import running
 
 AT_A_TIME = 2
-"""Experiments that are open at the same time."""
+"""Experiments that are open at the same time; of several pools one in each."""
+BESIDE_PODS = 1 / 6
+"""What is left, beside those of pods, of all other faults: with more, hardly a pod would ever run."""
 UNREACHABLE = (
     psycopg.Error,
     errors.APIException,
@@ -68,6 +74,7 @@ class Report:
             *(f"  {count:5}  {name}" for name, count in self.faults.most_common()),
             f"{verdict.experiments} experiments, {verdict.trials} trials in {verdict.legs} legs,"
             f" {verdict.reports} reports, {verdict.lines} log lines, {verdict.checkpoints} checkpoints",
+            "legs: " + ", ".join(f"{key} {count}" for key, count in sorted(verdict.ends.items())),
             *(f"WRONG: {words}" for words in verdict.wrong),
             "nothing lost" if not verdict.wrong else f"{len(verdict.wrong)} things are wrong",
         ]
@@ -82,34 +89,38 @@ def run(
     seed: int,
     look: Look | None = None,
     engine: container_engine.Engine | None = None,
-    each_once: bool = False,
+    nodes: Nodes | None = None,
+    each_of: Collection[str] = (),
+    most: float = float("inf"),
 ) -> Report:
-    """One chaos run in ``folder``; ``look`` is shown the end of it. ``engine``: of the second agent.
-    ``each_once``: it ends sooner, when every kind of fault was made.
+    """One chaos run in ``folder``; ``look`` is shown the end of it. ``engine``: of the second agent;
+    ``nodes``: of the third. It ends sooner when each of these kinds of faults was made, if any are named, and
+    when there were ``most`` faults.
 
     Raises AssertionError when a process or wait does not end.
     """
     report = Report(seed)
-    world = World(folder, long_stops=seconds >= LONG_RUN_S, engine=engine)
+    world = World(folder, long_stops=seconds >= LONG_RUN_S, engine=engine, nodes=nodes)
     stop = threading.Event()
     try:
         world.up()
         begin = time.monotonic()
         threads = [threading.Thread(target=_submit, args=(world, Random(seed), stop))]
         for number, (lane, rate) in enumerate(LANES.items(), start=1):
-            faults = schedule(lane, Random(seed + number), report.faults, engine is not None)
+            faults = schedule(lane, Random(seed + number), report.faults, world.pools)
             chance = Random(seed - number)
-            rate = max(rate, ONCE_RATE) if each_once else rate
+            if nodes is not None and lane in ("machines", "network", "cluster"):
+                rate *= BESIDE_PODS
+            rate = max(rate, ONCE_RATE) if each_of else rate
             threads.append(
                 threading.Thread(target=_inject, args=(world, faults, chance, rate, report, stop))
             )
         for thread in threads:
             thread.start()
         try:
-            wanted = kinds(engine is not None)
-            while time.monotonic() - begin < seconds and not (
-                each_once and wanted <= {*report.faults}
-            ):
+            while time.monotonic() - begin < seconds and report.faults.total() < most:
+                if each_of and {*each_of} <= {*report.faults}:
+                    break
                 time.sleep(0.2)
         finally:
             stop.set()
@@ -155,39 +166,50 @@ def _inject(
 
 def _submit(world: World, random: Random, stop: threading.Event) -> None:
     """Keeps some experiments going."""
-    count = 0
-    while not stop.is_set():
+    count, most = 0, max(1, AT_A_TIME // len(world.pools))
+    while not stop.wait(0.5):
         try:
-            wanted = world.open_experiments() < AT_A_TIME
+            pool = next((one for one in world.pools if world.open_experiments(one) < most), None)
         except UNREACHABLE:
-            wanted = False
-        if wanted:
+            continue
+        if pool is not None:
             count += 1
             name, seed = load.choose(random)
-            pool = world.pools[count % len(world.pools)]
             config = load.config(name, seed, world.storage, pool)
             world.submit(config, load.SCRIPT, f"{count}-{name}")
-        stop.wait(0.5)
 
 
 def main(arguments: list[str]) -> int:
-    docker = "--docker" in arguments
-    arguments = [word for word in arguments if word != "--docker"]
-    seconds = float(arguments[0]) if arguments else 60.0
-    seed = int(arguments[1]) if len(arguments) > 1 else int(time.time())
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.run")
+    parser.add_argument("seconds", type=float, nargs="?", default=60.0)
+    parser.add_argument("seed", type=int, nargs="?", default=int(time.time()))
+    parser.add_argument("--docker", action="store_true", help="one of the agents runs containers")
+    parser.add_argument(
+        "--kubernetes", metavar="VERSION", help="a third agent runs pods, on such a stand-in: 1.33"
+    )
+    parser.add_argument(
+        "--faults", type=float, default=float("inf"), help="ends after so many (default: no limit)"
+    )
+    asked = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="determined-chaos-"))
     # As Ctrl-C: nothing is left running.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder.chmod(0o755)  # Postgres runs as another user when root is not allowed to
     try:
-        with container_engine.own() if docker else contextlib.nullcontext() as engine:
+        with contextlib.ExitStack() as held:
+            engine = held.enter_context(container_engine.own()) if asked.docker else None
             if isinstance(engine, str):
                 raise SystemExit(engine)
-            report = run(folder, seconds, seed, engine=engine)
+            nodes = None
+            if asked.kubernetes:
+                nodes = Nodes(held.enter_context(running(asked.kubernetes)))
+            report = run(
+                folder, asked.seconds, asked.seed, engine=engine, nodes=nodes, most=asked.faults
+            )
         print(*report.lines(), sep="\n")
         lost = bool(report.verdict.wrong)
     except AssertionError as error:
-        print(f"seed {seed}: {error}")
+        print(f"seed {asked.seed}: {error}")
         lost = True
     if lost:
         print(f"everything is kept in {folder}")

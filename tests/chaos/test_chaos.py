@@ -1,17 +1,22 @@
-"""A short chaos run, with containers where there is a Docker engine; `make chaos` does longer ones."""
+"""Short chaos runs, with pods and, where a Docker engine runs, with containers. `make chaos`: longer ones."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import container_engine
 from tests.chaos import faults, oracle
+from tests.chaos.nodes import NAMESPACE, OURS, Nodes
 from tests.chaos.run import run
-from tests.chaos.world import World, docker
+from tests.chaos.world import CONTAINERS, PODS, World, docker
+from tests.kubernetes.standin.running import running
 
 # It ends sooner when every kind of fault was made, unless somebody asks for longer runs.
 ASKED = os.environ.get("DET_CHAOS_SECONDS")
@@ -43,11 +48,29 @@ def tamper(world: World) -> dict[str, oracle.Verdict]:
     if world.engine is not None:
         docker("create", "--name", "left-over", container_engine.machine_image(), "true")
         found["container left"] = oracle.judge(world)
+    if world.nodes is not None:
+        secret = {"metadata": {"name": "s", "namespace": NAMESPACE, "labels": {f"{OURS}-x": "1"}}}
+        world.nodes.do(lambda cluster: cluster.store.create("secrets", secret))
+        found["Secret left"] = oracle.judge(world)
     return found
 
 
+def with_containers(held: contextlib.ExitStack) -> dict[str, Any]:
+    engine = held.enter_context(container_engine.own())
+    if isinstance(engine, str):
+        print(f"without containers: {engine}")
+        return {"each_of": faults.kinds([])}
+    return {"engine": engine, "each_of": faults.kinds([CONTAINERS])}
+
+
+def with_pods(held: contextlib.ExitStack) -> dict[str, Any]:
+    nodes = Nodes(held.enter_context(running()))
+    return {"nodes": nodes, "each_of": faults.kinds([PODS], ["pods", "nodes", "API"])}
+
+
 @pytest.mark.timeout(900)
-def test_nothing_is_lost() -> None:
+@pytest.mark.parametrize("others", [with_containers, with_pods])
+def test_nothing_is_lost(others: Callable[[contextlib.ExitStack], dict[str, Any]]) -> None:
     found: dict[str, oracle.Verdict] = {}
 
     def look(world: World, verdict: oracle.Verdict) -> None:
@@ -56,19 +79,20 @@ def test_nothing_is_lost() -> None:
 
     # Not under pytest's own folder: as root, Postgres runs as another user.
     with (
-        container_engine.own() as engine,
+        contextlib.ExitStack() as held,
         tempfile.TemporaryDirectory(prefix="determined-chaos-") as folder,
     ):
-        if isinstance(engine, str):
-            print(f"without containers: {engine}")
-            engine = None
+        given = others(held)
+        wanted = given["each_of"]
+        if ASKED is not None:
+            del given["each_of"]
         Path(folder).chmod(0o755)
-        report = run(Path(folder), SECONDS, SEED, look, engine, each_once=ASKED is None)
+        report = run(Path(folder), SECONDS, SEED, look, **given)
     print(*report.lines(), sep="\n")
     assert not report.verdict.wrong, report.lines()
     assert report.verdict.experiments >= 2
     # Not all kinds on a slow machine, but most.
-    assert len(report.faults) > len(faults.kinds(engine is not None)) / 2, report.lines()
+    assert len({*report.faults} & wanted) > len(wanted) / 2, report.lines()
     # The oracle works: it names each of the faults made after the run.
     wrong = [len(verdict.wrong) for verdict in found.values()]
     assert wrong == sorted(set(wrong)), {name: verdict.wrong for name, verdict in found.items()}

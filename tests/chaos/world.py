@@ -1,4 +1,4 @@
-"""A local cluster with two agents, each behind a separate proxy, and the actions on it."""
+"""A local cluster with two agents or three, each behind a separate proxy, and the actions on it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from determined_tasks.containers.settings import LABEL_ALLOCATION
 from determined_tasks.context_dir import ALLOCATIONS
 from determined_tasks.supervision import LegRecord
 from tests import container_engine
+from tests.chaos.nodes import Nodes
 from tests.chaos.proxy import Proxy
 from tests.local_cluster import LocalCluster
 from tests.waiting import until
@@ -33,8 +34,10 @@ from tests.waiting import until
 COMPONENTS = ("postgres", "prefect", "service")
 SLOTS = 2
 DOCKER_S = 30.0
-DEFAULT, CONTAINERS = POOLS = ("default", "containers")
-CONFIGURATION = "resource_pools: [{pool_name: default}, {pool_name: containers}]\n"
+DEFAULT, CONTAINERS, PODS = "default", "containers", "pods"
+CONFIGURATION = "".join(
+    ["resource_pools:\n", *(f"  - pool_name: {pool}\n" for pool in (DEFAULT, CONTAINERS, PODS))]
+)
 
 
 @dataclass
@@ -104,11 +107,13 @@ class World:
     """:meth:`up` first, :meth:`down` last. ``storage``: where checkpoints go; ``small_disk``: whether the
     folder is a separate disk, which may be filled; ``long_stops``: whether some stops last so long that
     others take them for death; ``engine``: of the second agent, whose trials run in containers and which has
-    a pool of its own."""
+    a pool of its own; ``nodes``: of the third agent, whose trials run in pods, in a pool of their own. None:
+    there is no third."""
 
     folder: Path
     long_stops: bool = False
     engine: container_engine.Engine | None = None
+    nodes: Nodes | None = None
     agents: list[AgentProcess] = field(default_factory=list)
     small_disk: bool = False
     damaged: set[str] = field(default_factory=set)
@@ -134,13 +139,12 @@ class World:
         # `cluster-down` uses it to find remaining processes of the cluster.
         env[daemon.MARKER] = state.marker
         env[WITHOUT_TORCH] = "1"
-        for number in (1, 2):
+        for number in (1, 2) if self.nodes is None else (1, 2, 3):
             proxy = Proxy("127.0.0.1", state.master_port)
             proxy.start()
             folder = self.folder / f"agent-{number}"
             settings: dict[str, Any] = {
                 "agent_id": f"agent-{number}",
-                "slots": SLOTS,
                 "slot_type": "cpu",
                 "master_url": proxy.url,
                 "agent_token": state.agent_token,
@@ -149,15 +153,20 @@ class World:
                 "work_dir": str(folder / "work"),
             }
             engine = self.engine if number == 2 else None
-            if engine is not None:
+            if number == 3 and self.nodes is not None:
+                settings |= self.nodes.settings(proxy.url, self.storage) | {"resource_pool": PODS}
+            elif engine is not None:
                 image = container_engine.machine_image()
                 settings |= {
+                    "slots": SLOTS,
                     "resource_pool": CONTAINERS,
                     "launcher": "docker",
                     "container": {"images": {"cpu": image}, "harness": "mounted"},
                     # Its user is not an administrator, and names the storage of the experiments.
                     "security": {"containers": {"host_paths": ["/"]}},
                 }
+            else:
+                settings["slots"] = SLOTS
             agent = AgentProcess(settings["agent_id"], folder, proxy, settings, env, engine)
             self.agents.append(agent)
             agent.start()
@@ -182,6 +191,8 @@ class World:
             self.engine.start()
             for name in docker("ps", "--quiet", "--filter", "status=paused").split():
                 docker("unpause", name)
+        if self.nodes is not None:
+            self.nodes.api.heal()
         for agent in self.agents:
             agent.proxy.heal()
             agent.start()
@@ -209,7 +220,8 @@ class World:
     @property
     def pools(self) -> list[str]:
         """The pools that have agents."""
-        return [DEFAULT] if self.engine is None else [DEFAULT, CONTAINERS]
+        others = {CONTAINERS: self.engine, PODS: self.nodes}
+        return [DEFAULT, *(pool for pool, has in others.items() if has is not None)]
 
     def component(self, name: str) -> psutil.Process | None:
         record = daemon.read_pid_file(self.data_dir / "run" / f"{name}.json")
@@ -249,9 +261,13 @@ class World:
                 check=False, timeout=60,
             )  # fmt: skip
 
-    def open_experiments(self) -> int:
+    def open_experiments(self, pool: str | None = None) -> int:
+        """Of this pool, or of all."""
         return self._count(
             "SELECT count(*) FROM experiments WHERE state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"
+            " AND config #>> '{resources,resource_pool}' = coalesce(%s,"
+            " config #>> '{resources,resource_pool}')",
+            pool,
         )
 
     def open_deletions(self) -> int:
@@ -259,9 +275,9 @@ class World:
             "SELECT count(*) FROM tasks WHERE kind = 'CHECKPOINT_GC' AND state = 'ACTIVE'"
         )
 
-    def _count(self, statement: LiteralString) -> int:
+    def _count(self, statement: LiteralString, *given: str | None) -> int:
         with self.database() as conn:
-            row = conn.execute(statement).fetchone()
+            row = conn.execute(statement, given).fetchone()
         assert row is not None
         return int(row[0])
 

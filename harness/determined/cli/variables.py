@@ -107,6 +107,11 @@ GROUPS = (
                 " [what the run serves](../operate/security.md#what-supervisors-and-runs-may)",
             ),
             Variable(
+                "DET_MACHINE",
+                "the node of a pod, which Kubernetes tells its supervisor: `exclude_node` of a log policy"
+                " goes by it",
+            ),
+            Variable(
                 "DET_START_ID",
                 "a pod's unique id, which Kubernetes tells its supervisor: a second pod of the same task"
                 " is refused ([pods](../operate/pods.md))",

@@ -8,8 +8,12 @@ size, ``agent/machine#1`` and ``agent/#1``. The name of an agent has no slash.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Set
 from typing import NamedTuple
+
+MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+"""A machine's name."""
 
 
 class Unit(NamedTuple):

@@ -101,15 +101,22 @@ class Watched:
     agent_id: str | None
     policies: tuple[Policy, ...]
     places: tuple[str, ...] = ()
-    """By node: its agent, and the machine of that agent which has its slots, ``agent/machine``."""
+    """By node: its agent, and the machine of that agent which has its slots, ``agent/machine``. Where the
+    agent does not choose the machine, the leg may be on another one, which its supervisor tells."""
     is_over: bool = False
     """True if it ended more than :data:`LATE_DAYS` ago."""
     until: float = math.inf
     """The time of the next reading, in seconds of the monotonic clock: only its end changes."""
 
-    def place(self, agent_id: str | None, node: int | None) -> str | None:
-        """Where a supervisor writes that says it is on this agent and of this node; the first node's place
-        if it says neither."""
+    def place(
+        self, agent_id: str | None, node: int | None, machine: str | None = None
+    ) -> str | None:
+        """Where a supervisor writes that says it is on this agent, of this node and on this machine; the
+        first node's place if it says nothing."""
+        place = self._place(agent_id, node)
+        return place if place is None or machine is None else f"{agent_of(place)}/{machine}"
+
+    def _place(self, agent_id: str | None, node: int | None) -> str | None:
         if node is not None and node < len(self.places):
             return self.places[node]
         first = self.places[0] if self.places else self.agent_id
@@ -155,8 +162,9 @@ class LogWatch:
         lines: Mapping[str, Sequence[str]],
         agents: Mapping[str, str] | None = None,
         nodes: Mapping[str, int] | None = None,
+        machines: Mapping[str, str] | None = None,
     ) -> PolicyMatches:
-        """Match the policies against ``lines`` (by allocation). ``agents``, ``nodes``: the agents and nodes
+        """Match the policies against ``lines`` (by allocation). ``agents``, ``nodes``, ``machines``: those
         that claim to have written them."""
         collected = PolicyMatches()
         if not lines:
@@ -165,7 +173,11 @@ class LogWatch:
         for allocation_id, texts in lines.items():
             leg = legs.get(allocation_id)
             if leg is not None and leg.policies:
-                said = (agents or {}).get(allocation_id), (nodes or {}).get(allocation_id)
+                said = (
+                    (agents or {}).get(allocation_id),
+                    (nodes or {}).get(allocation_id),
+                    (machines or {}).get(allocation_id),
+                )
                 await self._look(collected, allocation_id, leg, texts, leg.place(*said))
         return collected
 

@@ -13,12 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import Quotas
 from determined.common.wire import limits
+from determined.common.wire.checks import show
 from determined.common.wire.legs import LogBatch
 from determined_service.base import topics
 from determined_service.base.checks import check_int, check_text, check_time
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Forbidden
 from determined_service.base.hub import notify
+from determined_service.base.units import MACHINE
 from determined_service.ingest.copy_text import NULL, bytea_field, copy_rows, text_field
 from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.log_policies import LogWatch, PolicyMatches
@@ -53,6 +55,8 @@ class LogLines:
     agents: dict[str, str] = field(default_factory=dict)
     # The same, the node of a gang.
     nodes: dict[str, int] = field(default_factory=dict)
+    # The same, the machine, where the agent stands for several.
+    machines: dict[str, str] = field(default_factory=dict)
     matches: PolicyMatches = field(default_factory=PolicyMatches)
 
     @property
@@ -69,6 +73,7 @@ class LogLines:
         allocation_id: str | None = None,
         agent_id: str | None = None,
         node: int | None = None,
+        machine: str | None = None,
         container_id: str | None = None,
         rank: int | None = None,
         level: str | None = None,
@@ -98,6 +103,11 @@ class LogLines:
             if node is not None:
                 check_int(node, "node", least=0, most=limits.INT32)
                 self.nodes[allocation_id] = node
+            if machine is not None:
+                check_text(machine, "machine")
+                if not MACHINE.fullmatch(machine):
+                    raise BadRequest(f"machine: {show(machine)} is not a machine's name")
+                self.machines[allocation_id] = machine
         printed = log.encode("utf-8", "backslashreplace")
         row = (
             b"\t".join(
@@ -138,6 +148,7 @@ def read_lines(body: LogBatch, only: tuple[str, str | None] | None = None) -> Lo
                 allocation_id=body.get("allocation_id"),
                 agent_id=body.get("agent_id"),
                 node=body.get("node"),
+                machine=body.get("machine"),
                 log=line["log"],
                 time=datetime.datetime.fromtimestamp(line["t"], datetime.UTC),
                 rank=line.get("rank"),
@@ -244,7 +255,9 @@ class LogsQueue:
         """
         if supervisor_of is not None:
             await self._watch.require_open(supervisor_of)
-        lines.matches = await self._watch.look(lines.by_allocation, lines.agents, lines.nodes)
+        lines.matches = await self._watch.look(
+            lines.by_allocation, lines.agents, lines.nodes, lines.machines
+        )
         return int(await self._queue.submit(lines))
 
     async def run(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 import uuid
@@ -25,7 +24,7 @@ from determined.common.wire.times import HEARTBEAT_S
 from determined.expconf.heeding import PROCESSES
 from determined.expconf.resources import Placement
 from determined_registry.database.tables import agents, pools, slots
-from determined_service.base import topics
+from determined_service.base import topics, units
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.hub import CHANNEL
@@ -72,9 +71,6 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     return [key for key in facts.allocations if key not in known or known[key].kill]
 
 
-_MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-
-
 def _require_slots(found: list[Slot]) -> None:
     for slot, count in Counter(slot.id for slot in found).items():
         if count > 1:
@@ -82,7 +78,7 @@ def _require_slots(found: list[Slot]) -> None:
                 f"slots: {count} slots have the id {slot}; each slot needs an id of its own"
             )
     for machine in {slot.machine for slot in found if slot.machine is not None}:
-        if not _MACHINE.fullmatch(machine):
+        if not units.MACHINE.fullmatch(machine):
             raise BadRequest(
                 f"slots: {show(machine)} is not a machine's name, which has up to 253 letters, digits, dots,"
                 " hyphens and underscores"

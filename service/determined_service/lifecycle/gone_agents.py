@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 
@@ -32,16 +34,20 @@ _LOST = sa.text(
     f"""
     SELECT n.id, n.node, g.id AS agent_id, extract(epoch FROM now() - g.last_heartbeat)::float8 AS silent_s
     FROM {NODES} AS n JOIN agents g ON g.id = n.agent_id
-    WHERE n.state <> 'TERMINATED' AND g.last_heartbeat < now() - make_interval(secs => :timeout)
+    WHERE n.state <> 'TERMINATED' AND NOT {presence.is_kept()}
     ORDER BY n.id, n.node
     """
 )
 
 
-async def end_lost(db: Database, agent_timeout_s: float) -> list[str]:
-    """Ends what ran on agents without a sign of life; returns those allocations."""
+async def end_lost(
+    db: Database, agent_timeout_s: float, waits: Mapping[str, float] | None = None
+) -> list[str]:
+    """Ends what ran on agents without a sign of life; returns those allocations. ``waits``: seconds by pool,
+    where it has them wait longer."""
+    given = {"timeout": agent_timeout_s, "waits": json.dumps(waits or {})}
     async with reader(db).connect() as conn:
-        lost = list(await conn.execute(_LOST, {"timeout": agent_timeout_s}))
+        lost = list(await conn.execute(_LOST, given))
     for row in lost:
         async with changing(db) as change:
             reason = f"agent {row.agent_id} lost for {row.silent_s:.0f} s"

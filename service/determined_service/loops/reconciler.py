@@ -168,7 +168,9 @@ class Reconciler:
         # Agents could not show themselves while no service ran.
         if time.monotonic() - self._began < self._agent_timeout_s:
             return
-        for lost in await gone_agents.end_lost(self._db, self._agent_timeout_s):
+        for lost in await gone_agents.end_lost(
+            self._db, self._agent_timeout_s, self._schedulers.cluster.reconnect_waits()
+        ):
             logger.warning("allocation %s ended: its agent is lost", lost)
         for gone in await gone_agents.forget(self._db, FORGET_AGENTS_S):
             logger.info("agent %s is forgotten: nothing was heard of it for a week", gone)

@@ -34,7 +34,12 @@ _NOR = {
 _AGENTS = sa.text(
     f"""
     SELECT g.id, g.labels, g.last_heartbeat > now() - interval '5 minutes' AS here,
-           p.worker_type = '{KUBERNETES}' AS has_pods, s.slots
+           p.worker_type = '{KUBERNETES}' AS has_pods, s.slots,
+           ARRAY(SELECT o.slot_id FROM slots o WHERE o.agent_id = g.id AND NOT o.enabled ORDER BY o.slot_id)
+               AS closed_slots,
+           ARRAY(SELECT DISTINCT m.machine FROM disabled_machines m
+                 JOIN slots o ON o.agent_id = m.agent_id AND o.machine = m.machine
+                 WHERE m.agent_id = g.id ORDER BY 1) AS closed_machines
     FROM agents g JOIN pools p ON p.name = g.resource_pool
     LEFT JOIN (
         SELECT o.agent_id, json_agg(json_build_array(o.slot_id, o.machine) ORDER BY o.slot_id) AS slots
@@ -47,32 +52,49 @@ _AGENTS = sa.text(
 
 @record
 class _Place:
-    """A unit of an agent, and how many of its slots are enabled. ``here``: as in the query."""
+    """A unit of an agent, and how many of its slots are enabled. ``here``: as in the query. ``closed``: the
+    commands that enable what is disabled of its agent."""
 
     name: str
     agent_id: str
     labels: Mapping[str, str]
     here: bool
     n: int
+    closed: Sequence[str]
 
 
 async def _places(conn: AsyncConnection, pool: str, cluster: ClusterConfig) -> list[_Place]:
     """The units of the pool's agents, the widest first."""
     most = cluster.max_slots_per_pod(pool)
     found = [
-        _Place(unit.name, row.id, row.labels, row.here, len(unit.slots))
+        _Place(unit.name, row.id, row.labels, row.here, len(unit.slots), _closed(row))
         for row in await conn.execute(_AGENTS, {"pool": pool})
         for unit in units_of(row.id, row.slots or (), most if row.has_pods else None)
     ]
     return sorted(found, key=lambda one: (-one.n, one.name))
 
 
+def _closed(row: sa.Row[Any]) -> list[str]:
+    machines = [f"det agent enable {row.id}/{machine}" for machine in row.closed_machines]
+    return machines + [f"det slot enable {row.id} {slot}" for slot in row.closed_slots]
+
+
 def _sizes(here: Sequence[_Place]) -> tuple[str, str]:
-    """What the places are called, and the widest of them with their slots, in words."""
-    noun = "machine" if any(one.name != one.agent_id for one in here) else "agent"
-    named = ", ".join(f"{one.name} {one.n}" for one in here[:NAMED])
-    more = f", and {len(here) - NAMED} more" if len(here) > NAMED else ""
-    return noun, f"{noun}s and their slots: {named}{more}"
+    """What the places are called, and the widest of them with their slots, in words; and what is disabled."""
+    found = [one for one in here if one.n or not one.closed]
+    noun = "machine" if any(one.name != one.agent_id for one in found) else "agent"
+    words = []
+    if found:
+        named = ", ".join(f"{one.name} {one.n}" for one in found[:NAMED])
+        more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        words.append(f"{noun}s and their slots: {named}{more}")
+    shut = [one.agent_id for one in here if not one.n and one.closed]
+    if shut:
+        words.append(f"all slots of agent {listed(shut)} are disabled")
+    commands = list(dict.fromkeys(command for one in here for command in one.closed))
+    if commands:
+        words.append(f"to enable what is disabled: {listed(commands)}")
+    return noun, "; ".join(words)
 
 
 def pool_of(config: Mapping[str, Any], cluster: ClusterConfig) -> str | None:

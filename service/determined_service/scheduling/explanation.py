@@ -24,8 +24,8 @@ from determined_service.scheduling.wording import in_words
 from determined_service.state import keeping, nodes, states
 from determined_service.state.change import reader
 from determined_service.state.trial_tasks import TRIAL_TASKS
-from determined_service.views.trials import gang_ids, nodes_json
-from determined_service.views.values import moment, state
+from determined_service.views.trials import legs_json
+from determined_service.views.values import moment
 
 
 async def explain(
@@ -100,23 +100,8 @@ async def _legs(
         .order_by(trials.c.id, legs.c.run_id)
     )
     rows = found.all()
-    gangs = await nodes.of_allocations(conn, gang_ids(rows))
-    return [
-        {
-            "trialId": row.trial_id,
-            "runId": row.run_id,
-            "allocationId": row.allocation_id,
-            "state": state(row.state),
-            "reason": row.reason,
-            "agentId": row.agent_id,
-            "slotIds": row.slot_ids,
-            "exitCode": row.exit_code,
-            "nodes": nodes_json(gangs.get(row.allocation_id, [])),
-            "startTime": moment(row.start_time),
-            "endTime": moment(row.end_time),
-        }
-        for row in rows
-    ]
+    told = await legs_json(conn, rows)
+    return [{"trialId": row.trial_id, **leg} for row, leg in zip(rows, told, strict=True)]
 
 
 def _waits(trial_id: int | None, since: Any, reason: str, **more: Any) -> dict[str, Any]:

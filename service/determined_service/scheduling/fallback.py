@@ -10,6 +10,7 @@ moves the job.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,7 @@ _AGENTS = sa.text(
     f"""
     SELECT g.id, g.resource_pool, g.labels, g.enabled AND NOT g.draining AS open,
            {presence.is_alive()} AS alive,
+           g.away IS DISTINCT FROM '{presence.ENDED}' AND {presence.is_kept()} AS kept,
            p.worker_type = '{KUBERNETES}' AS has_pods,
            (SELECT json_agg(json_build_array(s.slot_id, s.machine) ORDER BY s.slot_id) FROM slots s
             WHERE s.agent_id = g.id AND {presence.is_usable()} AND NOT s.draining) AS slots
@@ -115,13 +117,14 @@ class Agents:
         self._rows = rows
 
     @classmethod
-    async def read(cls, conn: AsyncConnection, timeout_s: float) -> Agents:
+    async def read(cls, conn: AsyncConnection, timeout_s: float, cluster: ClusterConfig) -> Agents:
         """``timeout_s``: how long an agent may be silent."""
-        return cls(list(await conn.execute(_AGENTS, {"timeout": timeout_s})))
+        waits = json.dumps(cluster.reconnect_waits())
+        return cls(list(await conn.execute(_AGENTS, {"timeout": timeout_s, "waits": waits})))
 
     def are_lost(self, pool: str) -> bool:
-        """Whether the pool had agents, and none of them is alive."""
-        mine = [row.alive for row in self._rows if row.resource_pool == pool]
+        """Whether the pool had agents, and all have ended, or were silent for longer than it waits."""
+        mine = [row.kept for row in self._rows if row.resource_pool == pool]
         return bool(mine) and not any(mine)
 
     def first_fit(
@@ -156,7 +159,7 @@ async def fall_back(db: Database, schedulers: PoolSchedulers, agent_timeout_s: f
         waiting = list(await conn.execute(_WAITING, {"pools": named}))
         if not waiting:
             return []
-        agents = await Agents.read(conn, agent_timeout_s)
+        agents = await Agents.read(conn, agent_timeout_s, cluster)
     moved = []
     for row in waiting:
         route = route_of(row.resource_pool, row.fallback, row.resources, cluster)
@@ -215,7 +218,7 @@ async def explain_fallback(
     waited_s = (await conn.execute(_WAITED, {"id": experiment_id})).scalar_one_or_none()
     if route is None or waited_s is None:
         return said
-    agents = await Agents.read(conn, agent_timeout_s)
+    agents = await Agents.read(conn, agent_timeout_s, schedulers.cluster)
     pools = ", ".join(map(repr, route.ahead))
     target = agents.first_fit(route.ahead, row.resources, schedulers.cluster)
     if target is None:

@@ -10,11 +10,19 @@ ENDED, HUNG_UP = "ended", "hung_up"
 
 
 def is_alive(timeout: str = ":timeout") -> str:
-    """SQL: the agent has not ended, and sent a heartbeat within ``timeout``. Its legs are not lost."""
+    """SQL: the agent has not ended, and sent a heartbeat within ``timeout``."""
     return (
         f"(g.away IS DISTINCT FROM '{ENDED}'"
         f" AND g.last_heartbeat > now() - make_interval(secs => {timeout}))"
     )
+
+
+def is_kept(timeout: str = ":timeout", waits: str = ":waits") -> str:
+    """SQL: what the agent has begun is not lost, because its heartbeat came within ``timeout``, or within the
+    seconds of its pool in ``waits`` (JSON, of :meth:`ClusterConfig.reconnect_waits`) where these are more.
+    """
+    own = f"(cast({waits} AS jsonb) ->> g.resource_pool)::float8"
+    return f"(g.last_heartbeat > now() - make_interval(secs => greatest({timeout}, {own})))"
 
 
 def takes_work(timeout: str = ":timeout") -> str:

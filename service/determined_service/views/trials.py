@@ -21,6 +21,7 @@ from determined_registry.database.tables import (
 )
 from determined_service.base.errors import NotFound
 from determined_service.base.json import by_name
+from determined_service.lifecycle.exits import Outcome
 from determined_service.state import nodes
 from determined_service.state.trial_tasks import FORMER, STARTED, TRIAL_TASKS, in_order, task_ids
 from determined_service.views.checkpoints import best_checkpoints
@@ -59,8 +60,9 @@ _legs_took = sa.select(
         ),
         0,
     )
-)
-# Time on slots: what its legs took, the running one included. Former tasks apart: few trials have any.
+).where(legs.c.state != Outcome.UNPLACED)
+# Time on slots: what its legs took, the running one included, but not those that their agent's cluster had no
+# room for, of which some nodes may have begun. Former tasks apart: few trials have any.
 WALL_CLOCK = (
     _legs_took.where(legs.c.task_id == t.task_id).correlate(trials).scalar_subquery()
     + _legs_took.join(tasks, tasks.c.id == legs.c.task_id)
@@ -286,7 +288,17 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
         .order_by(legs.c.run_id)
     )
     rows = found.all()
-    gangs = await nodes.of_allocations(conn, gang_ids(rows))
+    return await legs_json(conn, rows)
+
+
+async def legs_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
+    """Each leg with its nodes. ``rows``: of ``legs``, with agent, slots, nodes and exit code of each one's
+    allocation.
+
+    A leg that its agent's cluster had no room for has used no slots, as in the accounting.
+    """
+    ids = [row.allocation_id for row in rows if (row.nodes or 1) > 1]
+    gangs = await nodes.of_allocations(conn, ids)
     return [
         {
             "runId": row.run_id,
@@ -296,25 +308,20 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
             "startTime": moment(row.start_time),
             "endTime": moment(row.end_time),
             "agentId": row.agent_id,
-            "slotIds": row.slot_ids,
+            "slotIds": [] if row.state == Outcome.UNPLACED else row.slot_ids,
             "exitCode": row.exit_code,
-            "nodes": nodes_json(gangs.get(row.allocation_id, [])),
+            "nodes": _nodes(gangs.get(row.allocation_id, []), row.state != Outcome.UNPLACED),
         }
         for row in rows
     ]
 
 
-def gang_ids(rows: Iterable[sa.Row[Any]]) -> list[str]:
-    """The allocations of those legs that were gangs."""
-    return [row.allocation_id for row in rows if (row.nodes or 1) > 1]
-
-
-def nodes_json(rows: Iterable[sa.Row[Any]]) -> list[dict[str, Any]]:
+def _nodes(rows: Iterable[sa.Row[Any]], had_slots: bool) -> list[dict[str, Any]]:
     """Of each node of a gang where it runs, and how it ended."""
     return [
         {
             "agentId": row.agent_id,
-            "slotIds": row.slot_ids,
+            "slotIds": row.slot_ids if had_slots else [],
             "address": row.address,
             "state": state(row.state),
             "exitCode": row.exit_code,

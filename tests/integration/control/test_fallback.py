@@ -49,10 +49,11 @@ async def age(world: World, seconds: int) -> None:
     )
 
 
-async def lose(world: World, agent_id: str) -> None:
+async def lose(world: World, agent_id: str, seconds: int = 3600) -> None:
     await world.rows(
-        "UPDATE agents SET last_heartbeat = now() - interval '1 h' WHERE id = :id RETURNING id",
+        "UPDATE agents SET last_heartbeat = now() - make_interval(secs => :s) WHERE id = :id RETURNING id",
         id=agent_id,
+        s=seconds,
     )
 
 
@@ -119,6 +120,27 @@ async def test_a_running_leg_keeps_the_experiment(world: World) -> None:
     await age(world, 3600)
     assert await pass_(world) == []
     assert await explained(world, driver) == []
+
+
+async def test_a_pool_waits_for_its_agents_as_long_as_it_says(world: World) -> None:
+    db = world.app.state.db
+    patient = {"agent_reconnect_wait": "10m"}
+    await set_pools(world, [one | patient if one["pool_name"] == "spot" else one for one in POOLS])
+    await world.register(1, "a1", pool="spot")
+    await world.register(1, "b1", pool="on-demand")
+    driver = await world.started(spot())
+    trial = await world.launched("a1")
+    ok(await trial.started())
+    await lose(world, "a1", seconds=500)
+    waits = world.app.state.settings.cluster.reconnect_waits()
+    assert waits == {"spot": 600.0}
+    assert await gone_agents.end_lost(db, 30.0, waits) == []
+    assert await pass_(world) == []
+    # A time below the service's counts for nothing.
+    assert await gone_agents.end_lost(db, 600.0, {"spot": 1.0}) == []
+    await lose(world, "a1", seconds=601)
+    assert await gone_agents.end_lost(db, 30.0, waits) == [trial.allocation_id]
+    assert await pass_(world) == [driver.experiment_id]
 
 
 async def test_a_pool_that_has_lost_its_agents_is_left_at_once(world: World) -> None:

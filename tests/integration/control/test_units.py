@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pytest
+
 from determined.common.cluster_config import ClusterConfig
 from determined.common.wire.version import VERSION
 from determined_service.lifecycle import configuration
@@ -214,6 +216,33 @@ async def test_a_machine_is_disabled_for_our_scheduler_and_stays_so(world: World
     ok(await world.act(driver.experiment_id, "kill"))
 
 
+async def test_a_refusal_says_what_is_disabled_and_how_to_enable_it(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 2, "n2": 1})
+    ok(await world.agent.post("/api/v1/agents/k/machines/n1/disable"))
+    assert await refusal(world, single(42, slots=2)) == (
+        "resources.slots_per_trial: 2 slots are more than any machine of the resource pool 'default' has"
+        " (machines and their slots: k/n2 1; to enable what is disabled: det agent enable k/n1)"
+    )
+    ok(await world.agent.post("/api/v1/agents/k/machines/n2/disable"))
+    command = {"entrypoint": ["true"], "resources": {"slots": 1}}
+    assert await refused_command(world, config=command) == (
+        "request unfulfillable: resources.slots: 1 slot is more than any agent of the resource pool 'default'"
+        " has, and only trials run on several agents (all slots of agent k are disabled; to enable what is"
+        " disabled: det agent enable k/n1, det agent enable k/n2)"
+    )
+    # The same of single slots.
+    await world.register(1, "a1")
+    ok(await world.agent.post("/api/v1/agents/a1/slots/0/disable"))
+    words = await refusal(world, single(42, slots=1))
+    assert (
+        "all slots of agent a1, k are disabled; to enable what is disabled: det slot enable a1 0"
+        in words
+    )
+    # They suffice once they are enabled.
+    ok(await world.agent.post("/api/v1/agents/a1/slots/0/enable"))
+    await world.submit(single(42, slots=1))
+
+
 async def test_only_administrators_disable_machines(world: World) -> None:
     await world.register(agent_id="k", machines={"n1": 1})
     other = await another_user(world, "mary")
@@ -262,6 +291,33 @@ async def prints_ecc(world: World, spec: dict[str, Any], **owner: Any) -> None:
         "lines": [{"t": 1795266000.5, "stdtype": "stderr", "log": "ECC error\n"}],
     }
     ok(await world.agent.post("/internal/v1/logs", json=body | owner))
+
+
+@pytest.mark.parametrize("machines", [{"n1": 2, "n2": 2}, None], ids=["counted", "stated"])
+async def test_a_log_policy_excludes_the_machine_on_which_the_leg_ran(
+    world: World, machines: dict[str, int] | None
+) -> None:
+    """Not the one that the scheduler counted on; also where the agent states a number of slots only."""
+    await world.register(agent_id="k", slots=4, machines=machines)
+    await world.started(single(42, slots=2) + ECC_POLICY)
+    (spec,) = await launched(world)
+    trial = Trial(world, spec)
+    ok(await trial.started())
+    await prints_ecc(world, spec, machine="n2")
+    world.running.clear()
+    ok(await trial.exited(exit_code=1))
+    (again,) = await launched(world)
+    assert again["avoid"] == ["n2"]
+    if machines is not None:
+        assert spec["machine"] == again["machine"] == "n1"
+
+
+async def test_a_machine_of_lines_needs_a_machines_name(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 2})
+    await world.started(single(42, slots=2) + ECC_POLICY)
+    (spec,) = await launched(world)
+    with pytest.raises(AssertionError, match="machine: 'a/b' is not a machine's name"):
+        await prints_ecc(world, spec, machine="a/b")
 
 
 async def test_a_log_policy_excludes_a_machine_and_not_its_agent(world: World) -> None:

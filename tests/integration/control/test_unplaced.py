@@ -64,6 +64,7 @@ async def test_it_waits_with_the_clusters_words_and_holds_nobody_back(world: Wor
     assert job["forecast"] is None
     (leg,) = (await explain(world, first.experiment_id))["legs"]
     assert (leg["state"], leg["reason"]) == ("STATE_UNPLACED", f"there was no room for it: {WHY}")
+    assert (leg["agentId"], leg["slotIds"]) == ("k", [])
     said = await world.rows(
         "SELECT log, level FROM task_logs WHERE allocation_id = :id ORDER BY id",
         id=trial.allocation_id,
@@ -195,6 +196,12 @@ async def test_a_gang_of_which_one_node_has_no_room_waits_as_a_whole(world: Worl
     row = await newest(world, first["task_id"])
     assert (row["state"], row["waits_for"]) == ("REQUESTED", f"{WORDS} (on agent k)")
     assert (await world.trial(gang.id))["restarts"] == 0
+    # Nor has it used slots, not even those of the node that began.
+    found = ok(await world.user.get(f"/api/v1/trials/{gang.id}"))["trial"]
+    assert found["wallClockTime"] == 0
+    (leg,) = found["legs"]
+    assert leg["startTime"] is not None
+    assert (leg["slotIds"], [node["slotIds"] for node in leg["nodes"]]) == ([], [[], []])
 
 
 async def test_the_scheduler_wakes_for_nothing_that_has_gone(world: World) -> None:

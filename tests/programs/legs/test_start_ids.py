@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from determined_tasks import context_dir
-from determined_tasks.start_ids import FILE, VARIABLE, of_leg
+from determined_tasks.start_ids import FILE, MACHINE, VARIABLE, of_leg
 from determined_tasks.supervision import KILL_SIGNAL
 from tests.programs.legs.conftest import LegRunner
 from tests.programs.legs.fake_service import FakeService
@@ -78,6 +78,13 @@ def test_a_service_that_is_away_is_asked_again(legs: LegRunner, service: FakeSer
     service.answers["starting"] = away_at_first
     assert legs.run({}, env={VARIABLE: "uid-1"}, entrypoint="true")["exit_code"] == 0
     assert tries == ["uid-1"] * 3
+
+
+def test_lines_say_the_machine_that_wrote_them(legs: LegRunner, service: FakeService) -> None:
+    legs.run({}, env={MACHINE: "node-a"}, entrypoint="echo here; env | grep -c MACHINE")
+    machines = {body.get("machine") for _, path, body in service.calls if path.endswith("/logs")}
+    assert machines == {"node-a"}
+    assert service.text("stdout") == "here\n0\n"
 
 
 def test_a_supervisor_that_takes_over_goes_on_with_the_start(tmp_path: Path) -> None:

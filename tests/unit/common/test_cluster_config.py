@@ -400,7 +400,7 @@ def test_unused_fields_are_reported(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "master.yaml"
     path.write_text(
         "port: 8080\nlog:\n  level: info\nresource_manager:\n  metadata: {a: b}\n"
-        "resource_pools:\n  - pool_name: default\n    agent_reconnect_wait: 25s\n"
+        "resource_pools:\n  - pool_name: default\n    agent_reattach_enabled: true\n"
         "telemetry: null\nsaml: {enabled: false}\n"
     )
     _, remarks = read_file(path)
@@ -408,7 +408,7 @@ def test_unused_fields_are_reported(tmp_path: pathlib.Path) -> None:
         f"{path}:1: port",
         f"{path}:2: log",
         f"{path}:5: resource_manager.metadata",
-        f"{path}:8: resource_pools[0].agent_reconnect_wait",
+        f"{path}:8: resource_pools[0].agent_reattach_enabled",
     ]
     assert "--master-port" in str(remarks[0])
 
@@ -447,6 +447,20 @@ def test_every_field_is_on_the_page() -> None:
         if name not in words
     }
     assert not missing
+
+
+def test_how_long_agents_may_be_silent_is_a_pools_own() -> None:
+    config = read(
+        "resource_pools:\n- {pool_name: default}\n- {pool_name: far, agent_reconnect_wait: 1h30m}\n"
+        "additional_resource_managers:\n- resource_manager: {type: kubernetes}\n"
+        "  resource_pools: [{pool_name: pods, agent_reconnect_wait: 25s}]\n"
+    )
+    assert restored(stored(config)).reconnect_waits() == {"far": 5400.0, "pods": 25.0}
+    text = "resource_pools:\n- pool_name: default\n  agent_reconnect_wait: {}\n"
+    where = "c.yaml:3: resource_pools[0].agent_reconnect_wait: "
+    assert problems(text.format("169h")) == [f"{where}expected at most 168h, found '169h'"]
+    (unit,) = problems(text.format(25))
+    assert unit.startswith(f"{where}expected a duration with its unit, such as '25s'")
 
 
 def test_the_way_that_fallbacks_lead() -> None:

@@ -548,6 +548,11 @@ def test_a_start_is_known_by_the_pods_uid() -> None:
     }
 
 
+def test_a_supervisor_knows_its_node() -> None:
+    env = container(agent(), leg())["env"]
+    assert {"name": "DET_MACHINE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in env
+
+
 def test_names_and_labels_are_valid_and_tell_legs_apart() -> None:
     texts = ["7.b2c1.1", "7.b2c1.1.n0", "7.b2c1.1.n1", "x" * 300, "A_B", "a-b", "ä", ""]
     found = [names.job(text, "agent", "cluster") for text in texts]

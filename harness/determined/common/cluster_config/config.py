@@ -16,6 +16,7 @@ from determined.common.cluster_config.quotas import Quotas
 from determined.common.cluster_config.scheduler import KUBERNETES_PRIORITY, SchedulerConfig
 from determined.common.wire import limits
 from determined.expconf.base import WHOLE, Section, broken
+from determined.expconf.durations import seconds
 from determined.expconf.storage import CheckpointStorage
 
 _NO_TLS = "the service speaks plain HTTP: leave tls out, and put a proxy with TLS in front of it"
@@ -303,6 +304,14 @@ class ClusterConfig(Section):
         own = self.container_defaults_of(pool).kubernetes
         found = own.max_slots_per_pod if own is not None else None
         return found or self.manager_of(pool).max_slots_per_pod
+
+    def reconnect_waits(self) -> dict[str, float]:
+        """By pool, for how many seconds its agents may be silent, where it says so."""
+        return {
+            pool.pool_name: seconds(pool.agent_reconnect_wait)
+            for pool in self.pools
+            if pool.agent_reconnect_wait is not None
+        }
 
     def default_pool(self, slots: int) -> str | None:
         """The pool of a task of ``slots`` slots that names none; None if it must name one."""

@@ -2,14 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from determined.common.cluster_config.containers import TaskContainerDefaults
 from determined.common.cluster_config.marks import NotUsed, refused
 from determined.common.cluster_config.scheduler import SchedulerConfig
 from determined.common.wire import limits
 from determined.expconf.base import Natural, Positive, Section
+from determined.expconf.durations import seconds
 from determined.expconf.resources import FallbackField
+from determined.expconf.tasks import Duration
 
 DEFAULT_POOL = "default"
 AUX_CONTAINERS = 100
@@ -18,6 +20,16 @@ _OTHER_MANAGERS = (
     "Slurm and PBS are not supported: leave type out, or write 'agent' or 'kubernetes'"
 )
 _AGENTS = "it is a setting of the pool's agent"
+
+
+MOST_WAIT_HOURS = 7 * 24
+"""The service forgets an agent that was silent for so long."""
+
+
+def _at_most_a_week(given: str) -> str:
+    if seconds(given) > MOST_WAIT_HOURS * 3600:
+        raise ValueError(f"expected at most {MOST_WAIT_HOURS}h")
+    return given
 
 
 class PoolConfig(Section):
@@ -45,6 +57,12 @@ class PoolConfig(Section):
         None, description="pools for what waits too long here, or when the agents are lost"
     )
 
+    agent_reconnect_wait: Annotated[Duration, AfterValidator(_at_most_a_week)] | None = Field(
+        None,
+        description="how long its agents may be silent before what they run counts as lost, such as 10m;"
+        " default, and at least: agent_timeout_s of the service",
+    )
+
     provider: Annotated[
         Any,
         refused(
@@ -56,9 +74,6 @@ class PoolConfig(Section):
     )
     agent_reattach_enabled: Annotated[
         Any, NotUsed("agents always take over the trials that they find running")
-    ] = Field(None, exclude=True)
-    agent_reconnect_wait: Annotated[
-        Any, NotUsed("an agent counts as lost after 30 s without a word from it")
     ] = Field(None, exclude=True)
 
 

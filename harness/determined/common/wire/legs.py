@@ -278,12 +278,16 @@ class LogLine(TypedDict):
 
 
 class LogOwner(TypedDict):
-    """Whose lines they are. ``node``: of a gang; one of the release before says only its agent."""
+    """Whose lines they are. ``node``: of a gang; one of the release before says only its agent. ``machine``:
+    where the supervisor runs, if its agent stands for several machines, which the agent does not choose; one
+    of the release before does not say it, and the machine of its slots counts.
+    """
 
     task_id: str
     allocation_id: str
     agent_id: str
     node: NotRequired[int]
+    machine: NotRequired[str]
 
 
 class LogBatch(LogOwner):

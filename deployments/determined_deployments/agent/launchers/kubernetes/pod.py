@@ -31,6 +31,7 @@ HARNESS_DIR = "/opt/determined-harness"
 CALL = "determined_deployments.agent.launchers.call"
 TAKE_ALONG = "determined_deployments.agent.launchers.kubernetes.take_along"
 START_ID = "DET_START_ID"
+MACHINE = "DET_MACHINE"
 """The variable with the pod's uid: a Job that makes a second pod makes another start."""
 GPUS = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu"}
 """The resource of a slot, by slot type."""
@@ -131,7 +132,11 @@ def threads(slots: int, config: AgentConfig) -> int:
 
 def _container(leg: LegSpec, config: AgentConfig, who: Account | None) -> dict[str, Any]:
     settings = config.kubernetes
-    env = [{"name": START_ID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}]
+    told = {START_ID: "metadata.uid", MACHINE: "spec.nodeName"}
+    env: list[dict[str, Any]] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in told.items()
+    ]
     variables = {"PYTHONUNBUFFERED": "1"}
     if config.container.harness == "mounted":
         # Where libpython is, if the interpreter needs it.
