@@ -241,18 +241,20 @@ class KubernetesLauncher(ForkingLauncher):
         if leg.ended.done() or not leg.uid:
             return
         sight = self._cluster.sight(leg)
+        if leg.order is None and leg.has_started and ends.is_ending(leg.pod):
+            # Events that say why may come after the news of the pod.
+            why = ends.why_gone(sight)
+            if why != leg.leaving:
+                leg.leaving = why
+                self.changed.set()
         ended = ends.end(sight)
         if ended is not None:
             self._has_ended(leg, ended, ends.has_started(leg.pod) and not sight.pod_gone)
             return
         leg.gone_since = None
-        if ends.is_ending(leg.pod) and leg.order is None:
-            if not leg.is_fenced:
-                # Somebody else ends it: the Job's controller would make another pod.
-                self._do(leg, "fence", lambda: self._fence(leg))
-            if leg.leaving is None and leg.has_started:
-                leg.leaving = ends.why_gone(sight)
-                self.changed.set()
+        if ends.is_ending(leg.pod) and leg.order is None and not leg.is_fenced:
+            # Somebody else ends it: the Job's controller would make another pod.
+            self._do(leg, "fence", lambda: self._fence(leg))
         if leg.order is None:
             self._look_at_wait(leg, ends.waits(sight))
 
