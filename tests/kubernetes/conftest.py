@@ -1,11 +1,13 @@
 """A cluster for the suite: the one that KUBECONFIG names, else the stand-in.
 
-With KUBECONFIG, ``DET_TEST_IMAGE`` names an image with our packages that the nodes have or can pull. Where
-all nodes are this machine (``DET_TEST_NODES_ARE_HERE=1``), pods see this working tree and the tests' files.
+With KUBECONFIG, ``DET_TEST_IMAGE`` names an image with our packages and JupyterLab that the nodes have or
+can pull. Where all nodes are this machine (``DET_TEST_NODES_ARE_HERE=1``), pods see this working tree and the
+tests' files.
 ``DET_TEST_NODES=KEY=VALUE``: only nodes with this label are used, also if they have a taint of that key.
 ``DET_TEST_DISRUPT``: a program that takes parts of the cluster away: ``node-lost NAME`` ends a node's kubelet
-and the processes of its pods, ``node-back NAME`` starts it again, ``api-away`` and ``api-back`` do so with
-the API server. ``DET_TEST_AWAY_S``: for how many seconds that is away.
+and the processes of its pods, ``node-short NAME`` has its kubelet evict for want of memory, ``node-back
+NAME`` undoes both, ``api-away`` and ``api-back`` do so with the API server. ``DET_TEST_AWAY_S``: for how many
+seconds that is away.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import subprocess
 import time
@@ -63,21 +64,35 @@ def no_more(target: Target, counted: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def fast_disks(target: Target) -> Iterator[None]:
-    """Nodes with the label disk=fast, within the block."""
+def fast_disks(target: Target, nodes: int = 1) -> Iterator[None]:
+    """That many nodes have the label disk=fast, within the block."""
     if target.standin is not None:
-        labels = {"disk": "fast", "kubernetes.io/hostname": "node-fast"}
-        target.standin.do(lambda c: c.add_node("node-fast", {"cpu": "2"}, labels=labels))
+        do = target.standin.do
+        names = [f"node-fast-{number}" for number in range(nodes)]
+        for name in names:
+            labels = {"disk": "fast", "kubernetes.io/hostname": name}
+            do(functools.partial(_add_node, name=name, labels=labels))
         try:
             yield
         finally:
-            target.standin.do(lambda cluster: cluster.remove_node("node-fast"))
+            for name in names:
+                do(functools.partial(_remove_node, name=name))
         return
-    target.kubectl("label", "nodes", "--selector", NODES, "disk=fast")
+    found = json.loads(target.kubectl("get", "nodes", "--selector", NODES, "--output", "json"))
+    names = [one["metadata"]["name"] for one in found["items"]][:nodes]
+    target.kubectl("label", "nodes", *names, "disk=fast")
     try:
         yield
     finally:
-        target.kubectl("label", "nodes", "--selector", NODES, "disk-")
+        target.kubectl("label", "nodes", *names, "disk-")
+
+
+def _add_node(cluster: Any, *, name: str, labels: dict[str, str]) -> None:
+    cluster.add_node(name, {"cpu": "2"}, labels=labels)
+
+
+def _remove_node(cluster: Any, *, name: str) -> Any:
+    return cluster.remove_node(name)
 
 
 def _disrupt(*what: str) -> None:
@@ -116,6 +131,21 @@ def node_gone(target: Target, name: str) -> Iterator[None]:
             _disrupt("node-back", name)
         else:
             target.standin.do(lambda cluster: cluster.add_node(name, {"cpu": "2"}))
+
+
+@contextlib.contextmanager
+def node_short(target: Target, pod: dict[str, Any]) -> Iterator[None]:
+    """The node of ``pod`` runs short of memory and evicts it; within the block it stays short."""
+    name = pod["spec"]["nodeName"]
+    if target.standin is not None:
+        target.standin.do(lambda cluster: cluster.evict(pod))
+        yield
+        return
+    _disrupt("node-short", name)
+    try:
+        yield
+    finally:
+        _disrupt("node-back", name)
 
 
 @contextlib.contextmanager

@@ -149,15 +149,10 @@ class Page:
     def state(self) -> dict[str, Any]:
         return dict(self.client.get(f"/flow_runs/{self.run}").raise_for_status().json()["state"])
 
-    def messages(self) -> list[str]:
-        """Of all its states."""
-        found = self.client.get("/flow_run_states/", params={"flow_run_id": self.run})
-        return [one["message"] or "" for one in found.raise_for_status().json()]
-
-    def log(self) -> str:
-        wanted = {"logs": {"flow_run_id": {"any_": [self.run]}}, "limit": 200}
-        found = self.client.post("/logs/filter", json=wanted).raise_for_status().json()
-        return "\n".join(one["message"] for one in found)
+    def artifacts(self) -> str:
+        wanted = {"artifacts": {"flow_run_id": {"any_": [self.run]}}}
+        found = self.client.post("/artifacts/filter", json=wanted).raise_for_status().json()
+        return "\n".join(str(one["data"]) for one in found)
 
 
 @pytest.mark.skipif(KUBECONFIG is not None and not NODES, reason="labels nodes: set DET_TEST_NODES")
@@ -168,7 +163,11 @@ def test_prefects_page_of_a_pod_that_waits_and_of_one_that_is_evicted(
     fast = "environment: {pod_spec: {spec: {nodeSelector: {disk: fast}}}}\n"
     truth = Truth(cluster, target, tmp_path, fast)
     page = until("its run", lambda: Page.found(cluster, truth.experiment))
-    until("its state says why it waits", lambda: "0/" in page.state()["message"], show=page.state)
+    until(
+        "its state says why it waits",
+        lambda: "0/" in (page.state()["message"] or ""),
+        show=page.state,
+    )
     assert page.state()["type"] in ("SCHEDULED", "PENDING")
     with fast_disks(target):
         pod = truth.begun()
@@ -178,5 +177,5 @@ def test_prefects_page_of_a_pod_that_waits_and_of_one_that_is_evicted(
     until("its run has ended", lambda: page.state()["type"], equals="COMPLETED")
     words = "its machine is going away"
     assert words in told
-    assert any(words in one for one in page.messages()), page.messages()
-    until("its log says so", lambda: words in page.log(), show=page.log)
+    # As a state's message only while nothing newer is known.
+    until("its artifact says so", lambda: words in page.artifacts(), show=page.artifacts)

@@ -28,6 +28,7 @@ from tests.kubernetes.disturbances import (
     no_more,
     node_gone,
     node_lost,
+    node_short,
     preempted,
     webhook,
 )
@@ -97,25 +98,15 @@ def test_preempted_by_kubernetes(begin: Callable[..., Truth], target: Target) ->
         told_in_time(truth, "preempted by")
 
 
-FILLS = """environment:
-  environment_variables: [FILLS=1]
-  pod_spec:
-    spec:
-      containers: [{name: determined-container, resources: {limits: {ephemeral-storage: 20Mi}}}]
-"""
-
-
+@disruptive
 def test_evicted_by_its_node(begin: Callable[..., Truth], target: Target) -> None:
-    """On a cluster because it fills its node's disk."""
-    truth = begin(FILLS if target.standin is None else "")
+    truth = begin()
     pod = truth.begun()
-    words = "exceeded its local ephemeral storage limit"
-    if target.standin is not None:
-        words = "The node was low on resource: memory"
-        target.standin.do(lambda cluster: cluster.evict(pod))
-    told = truth.ended()
-    assert f"evicted from node {pod['spec']['nodeName']}: " in told
-    assert words in told
+    with node_short(target, pod):
+        told = truth.ended()
+    words = "The node was low on resource: memory"
+    assert f"evicted from node {pod['spec']['nodeName']}: {words}" in told
+    assert truth.states()[0] == "LOST"
     assert truth.restarts() == 0
 
 

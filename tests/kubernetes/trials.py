@@ -11,12 +11,10 @@ from tests.local_cluster import LocalCluster
 from tests.waiting import until
 
 SCRIPT = """
-import os, pathlib, time, determined as det
+import os, time, determined as det
 with det.core.init() as core:
     print("begun", flush=True)
     is_first = os.environ["DET_ALLOCATION_ID"].rpartition(".")[2] == "1"
-    if is_first and "FILLS" in os.environ:
-        pathlib.Path("large").write_bytes(b"x" * 60_000_000)
     while "EATS" in os.environ:
         kept = [*globals().get("kept", ()), b"x" * 50_000_000]
     while is_first:
