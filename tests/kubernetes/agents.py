@@ -41,10 +41,12 @@ class Agent:
 
     def start(self) -> None:
         seen = self.log().count("registered as")
+        # The settings alone name the cluster.
+        env = {name: value for name, value in self._cluster.env.items() if name != "KUBECONFIG"}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "determined_deployments.agent"],
-                env={**self._cluster.env, "DET_AGENT_CONFIG": str(self._settings)},
+                env={**env, "DET_AGENT_CONFIG": str(self._settings)},
                 stdout=log,
                 stderr=log,
             )

@@ -1,8 +1,13 @@
 """A cluster for the suite: the one that KUBECONFIG names, else the stand-in.
 
-With KUBECONFIG, ``DET_TEST_IMAGE`` names an image with our packages that the nodes have or can pull. Where
-all nodes are this machine (``DET_TEST_NODES_ARE_HERE=1``), pods see this working tree and the tests' files.
+With KUBECONFIG, ``DET_TEST_IMAGE`` names an image with our packages and JupyterLab that the nodes have or
+can pull. Where all nodes are this machine (``DET_TEST_NODES_ARE_HERE=1``), pods see this working tree and the
+tests' files.
 ``DET_TEST_NODES=KEY=VALUE``: only nodes with this label are used, also if they have a taint of that key.
+``DET_TEST_DISRUPT``: a program that takes parts of the cluster away: ``node-lost NAME`` ends a node's kubelet
+and the processes of its pods, ``node-short NAME`` has its kubelet evict for want of memory, ``node-back
+NAME`` undoes both, ``api-away`` and ``api-back`` do so with the API server. ``DET_TEST_AWAY_S``: for how many
+seconds that is away.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ KUBECONFIG = os.environ.get("KUBECONFIG")
 IMAGE = os.environ.get("DET_TEST_IMAGE")
 NODES = os.environ.get("DET_TEST_NODES", "")
 NODES_ARE_HERE = bool(os.environ.get("DET_TEST_NODES_ARE_HERE"))
+DISRUPT = os.environ.get("DET_TEST_DISRUPT")
+AWAY_S = float(os.environ.get("DET_TEST_AWAY_S", "0"))
 VERSIONS = ["1.33", "1.20"] if KUBECONFIG is None else ["its own"]
 """Of Kubernetes."""
 NEWEST = VERSIONS[0]
@@ -55,11 +62,23 @@ class Target:
         if NODES:
             key, _, value = NODES.partition("=")
             given["node_selector"] = {key: value}
-            spec["tolerations"] = [{"key": key, "operator": "Exists"}]
+            spec["tolerations"] = tolerations()
         return {**given, "pod_spec": {"spec": spec}} if spec else given
 
     def kubectl(self, *command: str) -> str:
         return _kubectl(self.kubeconfig, "--namespace", self.namespace, *command)
+
+    def apply(self, thing: dict[str, Any]) -> None:
+        """Makes or changes an object of a real cluster."""
+        _kubectl(
+            self.kubeconfig,
+            "--namespace",
+            self.namespace,
+            "apply",
+            "-f",
+            "-",
+            given=json.dumps(thing),
+        )
 
     def list(self, plural: str) -> list[dict[str, Any]]:
         """The objects in the namespace."""
@@ -77,9 +96,18 @@ class Target:
         ]
 
 
-def _kubectl(kubeconfig: Path, *command: str) -> str:
+def tolerations(*more: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of pods on the nodes of ``DET_TEST_NODES``."""
+    own = [{"key": NODES.partition("=")[0], "operator": "Exists"}] if NODES else []
+    return [*own, *({"operator": "Exists", **one} for one in more)]
+
+
+def _kubectl(kubeconfig: Path, *command: str, given: str | None = None) -> str:
     done = subprocess.run(
-        ["kubectl", "--kubeconfig", str(kubeconfig), *command], capture_output=True, text=True
+        ["kubectl", "--kubeconfig", str(kubeconfig), *command],
+        input=given,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, f"kubectl {' '.join(command)}: {done.stderr}"
     return done.stdout

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from tests.integration.containers.test_container_cluster import PORT, SERVE, proxied, task_of
+from tests.integration.test_notebook import Jupyter
 from tests.integration.test_search import OPERATIONS_SCRIPT
-from tests.kubernetes.agents import POOLS, Agent
-from tests.kubernetes.conftest import KUBECONFIG, NEWEST, Target
-from tests.kubernetes.disturbances import delete
+from tests.kubernetes.agents import POOLS, Agent, reasons
+from tests.kubernetes.conftest import KUBECONFIG, NEWEST, NODES, Target
+from tests.kubernetes.disturbances import delete, fast_disks
 from tests.local_cluster import DET, LocalCluster
 from tests.waiting import TIMEOUT_S, until
 
@@ -82,6 +83,7 @@ environment: {environment_variables: [HELD=1]}
 searcher: {name: single, metric: loss, max_length: {batches: 10}}
 max_restarts: 0
 """
+FAST = ("{environment_variables: [HELD=1]}", "{pod_spec: {spec: {nodeSelector: {disk: fast}}}}")
 STAYING = """
 import time, determined as det
 with det.core.init() as core:
@@ -144,8 +146,49 @@ def test_a_gang_of_two_nodes_that_loses_pods(
     until("nothing is left", target.left, equals=[])
 
 
+@pytest.mark.skipif(KUBECONFIG is not None and not NODES, reason="labels nodes: set DET_TEST_NODES")
+def test_half_a_gang_without_room_goes_back_whole(
+    cluster: LocalCluster,
+    agent: Agent,
+    target: Target,
+    undisturbed: dict[int, str],
+    tmp_path: Path,
+) -> None:
+    """One node has room for one of its two pods. On a Kubernetes without gates that one runs, and waits for
+    the other; then both are withdrawn."""
+    agent.stop()
+    gangs = Agent(cluster, target, "kube-half", slot_resources={"cpu": "1500m"}, unplaced_after=8)
+    try:
+        with fast_disks(target, 1):
+            experiment = cluster.submit(
+                tmp_path, GANG.replace(*FAST), train_py=GANG_SCRIPT.read_text()
+            )
+            log = lambda: cluster.det("e", "logs", str(experiment), check=False).stdout  # noqa: E731
+            words = "there was no room for it: "
+            until("the whole gang is back in the queue", lambda: words in log(), show=gangs.log)
+            until("no node of it is left", target.left, equals=[])
+            (trial,) = cluster.trials(experiment)
+            assert "0/" in (told := reasons(cluster, trial["id"])) and "nodes are available" in told
+            assert "loss" not in log()
+        with fast_disks(target, 2):
+            assert cluster.wait(experiment) == "COMPLETED", log() + gangs.log()
+        assert losses(log() + "\n") == undisturbed
+        (trial,) = cluster.trials(experiment)
+        assert trial["restarts"] == 0
+        until("nothing is left", target.left, equals=[])
+    finally:
+        gangs.stop()
+        agent.start()
+
+
 def node_number(pod: dict[str, Any]) -> str:
     return str(pod["metadata"]["labels"]["determined-prefect.io/node"])
+
+
+def test_prefects_observer_finds_the_cluster(agent: Agent) -> None:
+    """Where only the agent's settings name it."""
+    until("it is logged in", lambda: "authentication has finished" in agent.log(), show=agent.log)
+    assert "LoginError" not in agent.log()
 
 
 def test_pause_and_resume(
@@ -187,7 +230,7 @@ def test_somebody_enters_a_command(cluster: LocalCluster, agent: Agent, target: 
 def test_pages_of_tasks(
     cluster: LocalCluster, agent: Agent, target: Target, tmp_path: Path
 ) -> None:
-    """A trial's port and, on a real cluster, a TensorBoard of its curves, through the service's proxy.
+    """A trial's port and, on a real cluster, a TensorBoard of its curves and a notebook, through the proxy.
 
     The stand-in's pods have a ``/dev/shm`` that hides the storage of the tests' cluster, which lies there.
     """
@@ -200,5 +243,8 @@ def test_pages_of_tasks(
         board = cluster.det("tensorboard", "start", "-d", *config, str(experiment)).stdout.strip()
         proxied(cluster, f"/proxy/{board}/data/runs", "trial")
         cluster.det("tensorboard", "kill", board)
+        notebook = cluster.det("notebook", "start", "-d", *config).stdout.strip()
+        assert "text/plain" in Jupyter(cluster, notebook).run("6 * 7")
+        cluster.det("notebook", "kill", notebook)
     cluster.det("experiment", "kill", str(experiment))
     until("nothing is left", target.left, equals=[])

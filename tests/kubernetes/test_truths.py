@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,41 @@ from typing import Any
 import pytest
 
 from tests.kubernetes.agents import POOLS, Agent
-from tests.kubernetes.conftest import KUBECONFIG, NEWEST, NODES, Target
-from tests.kubernetes.disturbances import delete, evict, fast_disks, no_more
+from tests.kubernetes.conftest import (
+    DISRUPT,
+    KUBECONFIG,
+    NEWEST,
+    NODES,
+    NODES_ARE_HERE,
+    Target,
+    tolerations,
+)
+from tests.kubernetes.disturbances import (
+    api_away,
+    delete,
+    evict,
+    fast_disks,
+    image,
+    no_more,
+    node_gone,
+    node_lost,
+    node_short,
+    preempted,
+    webhook,
+)
 from tests.kubernetes.trials import Truth
 from tests.local_cluster import LocalCluster
 from tests.waiting import until
 
 pytestmark = pytest.mark.parametrize("target", [NEWEST], indirect=True, scope="session")
 by_hand = pytest.mark.skipif(KUBECONFIG is not None, reason="only the stand-in does it on demand")
+disruptive = pytest.mark.skipif(
+    KUBECONFIG is not None and DISRUPT is None, reason="takes parts away: set DET_TEST_DISRUPT"
+)
+on_this_machine = pytest.mark.skipif(
+    KUBECONFIG is not None and not NODES_ARE_HERE,
+    reason="the cluster asks a server of the test: set DET_TEST_NODES_ARE_HERE",
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,25 +92,21 @@ def test_drained(begin: Callable[..., Truth], target: Target) -> None:
     told_in_time(truth, "drained")
 
 
-@by_hand
 def test_preempted_by_kubernetes(begin: Callable[..., Truth], target: Target) -> None:
     truth = begin()
-    pod = truth.begun()
-    assert target.standin is not None
-    target.standin.do(lambda cluster: cluster.preempt(pod))
-    told_in_time(truth, "preempted by a pod of higher priority")
+    with preempted(target, truth.begun()):
+        told_in_time(truth, "preempted by")
 
 
-@by_hand
+@disruptive
 def test_evicted_by_its_node(begin: Callable[..., Truth], target: Target) -> None:
     truth = begin()
     pod = truth.begun()
-    assert target.standin is not None
-    target.standin.do(lambda cluster: cluster.evict(pod))
-    told = truth.ended()
-    assert (
-        f"evicted from node {pod['spec']['nodeName']}: The node was low on resource: memory" in told
-    )
+    with node_short(target, pod):
+        told = truth.ended()
+    words = "The node was low on resource: memory"
+    assert f"evicted from node {pod['spec']['nodeName']}: {words}" in told
+    assert truth.states()[0] == "LOST"
     assert truth.restarts() == 0
 
 
@@ -102,54 +126,54 @@ def test_out_of_memory(begin: Callable[..., Truth], target: Target) -> None:
     assert "out of memory" in truth.ended("ERROR")
 
 
-@by_hand
+SOON = [
+    {"key": f"node.kubernetes.io/{what}", "effect": "NoExecute", "tolerationSeconds": 5}
+    for what in ("unreachable", "not-ready")
+]
+GIVES_UP_SOON = (
+    f"environment: {{pod_spec: {{spec: {{tolerations: {json.dumps(tolerations(*SOON))}}}}}}}\n"
+)
+"""Of nodes that are silent; else after five minutes."""
+
+
+@disruptive
 @pytest.mark.parametrize("how", ["lost", "gone"])
 def test_a_node(begin: Callable[..., Truth], target: Target, how: str) -> None:
-    truth = begin()
+    truth = begin(GIVES_UP_SOON if target.standin is None else "")
     pod = truth.begun()
     node = pod["spec"]["nodeName"]
-    assert target.standin is not None
-    do = target.standin.do
-    try:
-        if how == "lost":
-            do(lambda cluster: cluster.lose_node(node, evict=True))
-        else:
-            do(lambda cluster: cluster.remove_node(node))
+    with (node_lost if how == "lost" else node_gone)(target, node):
         told = truth.ended()
-    finally:
-        if how == "lost":
-            do(lambda cluster: cluster.return_node(node))
-        else:
-            do(lambda cluster: cluster.add_node(node, {"cpu": "2"}))
-    assert "node" in told
+    assert f"its node is lost: node {node}" in told, told + truth.log()
+    # The other nodes may have had no room for the next leg at once.
+    assert (truth.states()[0], truth.states()[-1]) == ("LOST", "COMPLETED")
     assert truth.restarts() == 0
+    # An old Kubernetes makes another pod, until the agent has forbidden it.
+    job = pod["metadata"]["labels"]["job-name"]
+    events = [one for one in target.list("events") if one["involvedObject"]["name"] == job]
+    made = [one["message"] for one in events if one["reason"] == "SuccessfulCreate"]
+    assert len(made) <= 3, made
 
 
-IMAGE = "environment: {image: registry.test/team/image:1}\n"
-
-
-@by_hand
+@on_this_machine
 @pytest.mark.parametrize("state", ["missing", "denied"])
 def test_an_image_that_is_not_there_fails_at_once(
     begin: Callable[..., Truth], target: Target, state: str
 ) -> None:
-    assert target.standin is not None
-    target.standin.do(lambda c: c.images.states.update({"registry.test/team/image:1": state}))
-    told = begin(IMAGE).ended("ERROR")
-    assert "image registry.test/team/image:1 cannot be pulled" in told
+    with image(target, state) as name:
+        told = begin(f"environment: {{image: '{name}'}}\n").ended("ERROR")
+    assert f"image {name} cannot be pulled" in told
 
 
-@by_hand
 def test_a_registry_that_is_away(begin: Callable[..., Truth], target: Target) -> None:
-    assert target.standin is not None
-    do = target.standin.do
-    do(lambda c: c.images.states.update({"registry.test/team/image:1": "away"}))
-    truth = begin(IMAGE)
-    until("it says what it waits for", lambda: "no such host" in truth.log())
-    do(lambda cluster: cluster.images.states.clear())
-    truth.begun()
-    evict(target, truth.pod())
-    truth.ended()
+    with image(target, "away") as name:
+        truth = begin(f"environment: {{image: '{name}'}}\n")
+        until("it says what it waits for", lambda: "no such host" in truth.log())
+        until("its leg is lost", lambda: "LOST" in truth.states())
+        assert "no such host" in truth.described()
+    if target.standin is None:
+        truth.kill()
+    truth.ended("CANCELED" if target.standin is None else "COMPLETED")
 
 
 @pytest.mark.parametrize("counted", ["pods", "count/jobs.batch"])
@@ -162,16 +186,11 @@ def test_a_quota(begin: Callable[..., Truth], target: Target, counted: str) -> N
     truth.ended()
 
 
-@by_hand
-@pytest.mark.parametrize("kind", ["pods", "jobs"])
-def test_a_webhook_that_refuses(begin: Callable[..., Truth], target: Target, kind: str) -> None:
-    assert target.standin is not None
-    do = target.standin.do
-    do(lambda cluster: cluster.admission.webhooks.update({kind: "no such team"}))
-    try:
+@on_this_machine
+@pytest.mark.parametrize("plural", ["pods", "jobs"])
+def test_a_webhook_that_refuses(begin: Callable[..., Truth], target: Target, plural: str) -> None:
+    with webhook(target, plural, "no such team"):
         assert "no such team" in begin().ended("ERROR")
-    finally:
-        do(lambda cluster: cluster.admission.webhooks.clear())
 
 
 @pytest.mark.skipif(KUBECONFIG is not None and not NODES, reason="labels nodes: set DET_TEST_NODES")
@@ -188,19 +207,16 @@ def test_unschedulable_goes_back_to_the_queue(begin: Callable[..., Truth], targe
     assert truth.restarts() == 0
 
 
-@by_hand
+@disruptive
 def test_the_api_server_is_away(begin: Callable[..., Truth], target: Target, agent: Agent) -> None:
     truth = begin()
-    truth.begun()
-    assert target.standin is not None
+    pod = truth.begun()
     seen = agent.log().count("\n")
-    target.standin.go_away()
-    try:
+    with api_away(target):
         until("the agent has noticed", lambda: agent.log().count("\n") > seen)
-    finally:
-        target.standin.come_back()
-    evict(target, truth.pod())
-    assert truth.ended()
+    assert truth.pod()["metadata"]["uid"] == pod["metadata"]["uid"]
+    evict(target, pod)
+    told_in_time(truth, "")
 
 
 @by_hand

@@ -14,9 +14,10 @@ SCRIPT = """
 import os, time, determined as det
 with det.core.init() as core:
     print("begun", flush=True)
+    is_first = os.environ["DET_ALLOCATION_ID"].rpartition(".")[2] == "1"
     while "EATS" in os.environ:
         kept = [*globals().get("kept", ()), b"x" * 50_000_000]
-    while os.environ["DET_ALLOCATION_ID"].rpartition(".")[2] == "1":
+    while is_first:
         if core.preempt.should_preempt():
             raise SystemExit
         time.sleep(0.05)
@@ -57,6 +58,9 @@ class Truth:
         assert self._cluster.wait(self.experiment) == state, self.log()
         until("nothing is left", self._target.left, equals=[])
         return self.described()
+
+    def kill(self) -> None:
+        self._cluster.det("experiment", "kill", str(self.experiment))
 
     def described(self) -> str:
         (trial,) = self._cluster.trials(self.experiment)

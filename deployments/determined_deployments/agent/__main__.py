@@ -11,6 +11,10 @@ from pydantic import ValidationError
 from determined.common.wire.prefect import PREFECT_PASSWORD
 from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig
 
+KUBECONFIG = "KUBECONFIG"
+IN_POD = "KUBERNETES_SERVICE_HOST"
+"""What Kubernetes sets in pods."""
+
 
 def main() -> None:
     try:
@@ -23,6 +27,8 @@ def main() -> None:
         os.environ.setdefault("PREFECT_HOME", str(config.work_dir / "prefect"))
     if config.prefect_auth:
         os.environ[PREFECT_PASSWORD] = config.prefect_auth.get_secret_value()
+    if config.is_on_kubernetes:
+        _name_the_cluster(config)
     from determined_deployments.agent.agent import AgentRefused, run_agent
     from determined_deployments.agent.launchers import built_in
     from determined_deployments.agent.launchers.base import Unusable
@@ -40,6 +46,15 @@ def main() -> None:
     except (AgentRefused, Unusable) as error:
         logging.getLogger(__name__).error("%s", error)
         raise SystemExit(1) from None
+
+
+def _name_the_cluster(config: AgentConfig) -> None:
+    """Prefect's worker and its observer look for the cluster when they are imported, in the environment; the
+    account of a pod comes first there, and here it is the last resort."""
+    if config.kubernetes.kubeconfig is not None:
+        os.environ[KUBECONFIG] = str(config.kubernetes.kubeconfig)
+    if KUBECONFIG in os.environ:
+        os.environ.pop(IN_POD, None)
 
 
 if __name__ == "__main__":

@@ -177,8 +177,10 @@ class Agent:
             state = AgentState(self._session, launcher.slots(), legs.waiting(), legs.leaving())
             try:
                 await service.tell_state(self._config.agent_id, state)
+                legs.told(state.leaving)
             except errors.NotFoundException:
                 logger.info("the service is of a release that does not ask what has changed here")
+                legs.told(state.leaving)
             except errors.APIException as error:
                 logger.debug("what has changed here is not told yet, trying again: %s", error)
                 launcher.changed.set()

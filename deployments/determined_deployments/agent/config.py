@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from determined.common.wire import agents, limits
 from determined.common.wire.legs import LegSpec
@@ -201,6 +210,12 @@ class AgentConfig(BaseModel):
     def _fits_the_launcher(cls, given: Any) -> Any:
         if not isinstance(given, dict) or "agent_id" not in given:
             return given
+        # A null is no setting.
+        given = {
+            key: value
+            for key, value in given.items()
+            if value is not None or key not in ("slots", "kubernetes")
+        }
         launcher = given.get("launcher", "fork_server")
         if "kubernetes" in given and launcher in ("docker", "fork_server"):
             raise ValueError(f"kubernetes: only launcher 'kubernetes' has it, not {launcher!r}")
@@ -231,6 +246,20 @@ class AgentConfig(BaseModel):
                 " machine's loopback: set it to the service's address in pods"
             )
         return given
+
+    @model_serializer(mode="wrap")
+    def _without_what_it_may_not_have(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that settings can be read again that were written as a whole."""
+        found: dict[str, Any] = dump(self)
+        if not self.is_on_kubernetes:
+            found.pop("kubernetes", None)
+            return found
+        for *sections, name in _NOT_OF_PODS:
+            section = found
+            for key in sections:
+                section = section.get(key) or {}
+            section.pop(name, None)
+        return found
 
     @model_validator(mode="after")
     def _containers_reach_the_service(self) -> AgentConfig:

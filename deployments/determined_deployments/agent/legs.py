@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -56,6 +56,8 @@ class Legs:
         self._service = service
         self._limits = asdict(limits) if limits is not None else None
         self._legs: dict[str, Held | None] = {}
+        self._left: dict[str, str] = {}
+        """Why the machines of legs went away that have ended since the service was told last."""
         self._killed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -69,7 +71,12 @@ class Legs:
 
     def leaving(self) -> dict[str, str]:
         """The legs whose machine goes away, and why."""
-        return self._asked(self._launcher.leaving)
+        return {**self._left, **self._asked(self._launcher.leaving)}
+
+    def told(self, leaving: Mapping[str, str]) -> None:
+        """The service knows what :meth:`leaving` said."""
+        for leg_id in leaving:
+            self._left.pop(leg_id, None)
 
     def _asked(self, ask: Callable[[Running], str | None]) -> dict[str, str]:
         told = {
@@ -122,6 +129,10 @@ class Legs:
 
     async def _follow(self, leg_id: str, leg: Held) -> None:
         ended = await asyncio.shield(leg.ended)
+        if (why := self._launcher.leaving(leg.running)) is not None:
+            # Its supervisor may have been faster, which knows of a signal only.
+            self._left[leg_id] = why
+            self._launcher.changed.set()
         if not ended.in_order:
             await self._report_loss(leg_id, ended)
         await leg.clean_up()

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import sqlalchemy as sa
 
-from determined.common.wire.legs import Notice
+from determined.common.wire.legs import Notice, going_away, of_leg_id
 from determined_service.access.principal import ended
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.ingest import logs
 from determined_service.lifecycle import starts
 from determined_service.lifecycle.legs import LONGEST_WAIT
-from determined_service.state import states
+from determined_service.state import prefect_states, states
 from determined_service.state.change import Change, changing, reader
 from determined_service.state.nodes import NODES
 
@@ -25,11 +25,34 @@ _LEAVES = sa.text(
     RETURNING task_id
     """
 )
+_LEFT = sa.text(
+    """
+    WITH told AS (
+        SELECT id, leaving AS before FROM allocations
+        WHERE id = :id AND state = 'TERMINATED' AND leaving <> :reason AND strpos(reason, leaving) > 0
+        FOR NO KEY UPDATE
+    ), said AS (
+        UPDATE allocations a SET leaving = :reason, reason = replace(a.reason, t.before, :reason)
+        FROM told t WHERE a.id = t.id
+        RETURNING a.id, a.task_id, t.before
+    ), shown AS (
+        UPDATE legs l SET reason = replace(l.reason, s.before, :reason) FROM said s
+        WHERE l.allocation_id = s.id
+    )
+    SELECT task_id FROM said
+    """
+)
+"""Of a leg that has ended because of it already."""
 _ITS_LEGS = sa.text(
     f"""
     SELECT n.id, n.leg_id FROM {NODES} AS n
     WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED' AND n.leg_id = ANY(:leg_ids)
-    ORDER BY n.id, n.node
+    UNION ALL
+    SELECT a.id, a.id || coalesce('.n' || r.node, '') AS leg_id
+    FROM allocations a LEFT JOIN allocation_resources r ON r.allocation_id = a.id AND a.nodes > 1
+    WHERE a.id = ANY(:ids) AND a.state = 'TERMINATED' AND coalesce(r.agent_id, a.agent_id) = :agent_id
+      AND a.id || coalesce('.n' || r.node, '') = ANY(:leg_ids)
+    ORDER BY leg_id
     """
 )
 
@@ -46,9 +69,11 @@ async def note(change: Change, allocation_id: str, notice: Notice) -> None:
 
 
 async def note_of_agent(db: Database, agent_id: str, leaving: Mapping[str, str]) -> None:
-    """As :func:`note`, for those of the agent's legs that ``leaving`` names, each with the reason."""
+    """As :func:`note`, for those of the agent's legs that ``leaving`` names, each with the reason. A leg that
+    has ended meanwhile, of which its supervisor has told less, gets the agent's words for its end."""
     async with reader(db).connect() as conn:
-        given = {"agent_id": agent_id, "leg_ids": list(leaving)}
+        ids = [of_leg_id(leg_id)[0] for leg_id in leaving]
+        given = {"agent_id": agent_id, "leg_ids": list(leaving), "ids": ids}
         found = list(await conn.execute(_ITS_LEGS, given)) if leaving else []
     for row in found:
         async with changing(db) as change:
@@ -60,6 +85,11 @@ async def _leave(change: Change, allocation_id: str, notice: Notice, *, knows_wh
     reason = _plain(notice.reason) or "no reason given"
     given = {"id": allocation_id, "reason": reason, "knows_why": knows_why}
     found = (await change.conn.execute(_LEAVES, given)).first()
+    if found is None and knows_why:
+        del given["knows_why"]
+        found = (await change.conn.execute(_LEFT, given)).first()
+        if found is not None:
+            prefect_states.show_reason(change, found.task_id, going_away(reason), "")
     if found is None:
         return
     when = "" if notice.seconds is None else f" in {max(0.0, min(notice.seconds, 1e6)):.0f} s"

@@ -105,6 +105,37 @@ async def test_an_agent_knows_why_and_speaks_for_its_own_legs(world: World) -> N
     assert await leg_of(leg) == ("PREEMPTED", "its machine is going away: node n1 is reclaimed")
 
 
+async def test_an_agent_that_knows_why_is_heard_after_the_end(world: World) -> None:
+    leg = await running(world)
+    await world.register(agent_id="a2")
+
+    async def tell(agent_id: str, why: str) -> None:
+        body = {"session": world.session, "slots": [{"id": 0}, {"id": 1}]}
+        body["leaving"] = {leg.allocation_id: why}
+        ok(await world.agent.post(f"/internal/v1/agents/{agent_id}/state", json=body))
+
+    ok(await notice(leg, reason="a1 was told to end"))
+    await leg.acknowledge()
+    ok(await leg.exited())
+    await tell("a2", "not its leg")
+    assert await leg_of(leg) == ("PREEMPTED", "its machine is going away: a1 was told to end")
+    await tell("a1", "its pod was deleted")
+    await tell("a1", "its pod was deleted")
+    assert await leg_of(leg) == ("PREEMPTED", "its machine is going away: its pod was deleted")
+    assert len(await lines(world, leg, "its pod was deleted")) == 1
+
+
+async def test_an_agent_does_not_say_why_a_leg_ended_that_ended_by_itself(world: World) -> None:
+    leg = await running(world)
+    ok(await leg.exited())
+    before = await leg_of(leg)
+    body = {"session": world.session, "slots": [{"id": 0}, {"id": 1}]}
+    body["leaving"] = {leg.allocation_id: WHY}
+    ok(await world.agent.post("/internal/v1/agents/a1/state", json=body))
+    assert await leg_of(leg) == before
+    assert not await lines(world, leg, WHY)
+
+
 async def test_an_agent_tells_of_one_node_of_a_gang(world: World) -> None:
     _, second, leg = await gang(world)
     assert await second.started(leg.allocation_id) == 200

@@ -253,6 +253,9 @@ class Server:
     async def _log(self, request: web.Request) -> web.StreamResponse:
         _, pod = self._one(request)
         name = request.query.get("container") or pod["spec"]["containers"][0]["name"]
+        kubelet = self._cluster.kubelets.get(pod["spec"].get("nodeName", ""))
+        if kubelet is None or kubelet.is_lost:
+            raise Refused(500, "InternalError", "connection refused")
         path = self._cluster.folder / pod["spec"].get("nodeName", "none") / pod["metadata"]["uid"]
         log = path / "containers" / name / "log"
         if not log.exists():

@@ -17,6 +17,7 @@ from tests.unit.deployments.kubernetes_legs import agent
         ({"kubernetes": {"name_space": "x"}}, "name_space"),
         ({"kubernetes": {"namespace": "Not_A_Name"}}, "namespace"),
         ({"kubernetes": {"unplaced_after": 0}}, "unplaced_after"),
+        ({"kubernetes": {"termination_grace": 0}}, "expected 1 second or more, found 0: a pod"),
         ({"kubernetes": {"slot_resources": {"memory": "16 GB"}}}, "memory"),
         ({"kubernetes": {"priority_classes": {100: "x"}}}, "priority_classes"),
         ({"kubernetes": {"queueing": {"by": "kueue"}}}, "kueue needs the name of a LocalQueue"),
@@ -47,6 +48,21 @@ def test_what_is_refused(sections: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError) as error:
         agent(**sections)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("launcher", ["kubernetes", "docker"])
+@pytest.mark.parametrize("nulls", [(), ("slots",), ("kubernetes",)])
+def test_settings_that_were_written_as_a_whole_are_read_again(
+    launcher: str, nulls: tuple[str, ...]
+) -> None:
+    given: dict[str, Any] = {"agent_id": "a", "master_url": "http://m:1", "agent_token": "t"}
+    given |= {"work_dir": "/w", "launcher": launcher}
+    if launcher == "docker":
+        given["slots"] = 2
+    made = AgentConfig.model_validate(given)
+    written = made.model_dump(mode="json") | {"agent_token": "t"}
+    written |= {name: None for name in nulls if name not in given}
+    assert AgentConfig.model_validate(written).model_dump() == made.model_dump()
 
 
 def test_slots_are_required_elsewhere() -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -72,23 +71,49 @@ def test_the_agents_process_does_not_wait_for_prefects_observer(tmp_path: Path) 
     assert (done.stdout, done.returncode) == ("left\n", 0), done.stderr
 
 
-async def test_deployments_runs_go_to_the_cluster_of_the_agents_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever ``KUBECONFIG`` said when the agent's modules were imported."""
-    from determined_deployments.agent.launchers.kubernetes.client import Client
-    from determined_deployments.agent.launchers.kubernetes.worker import DeterminedKubernetesWorker
+LOOK = """
+import asyncio, logging
+from types import SimpleNamespace
+from determined_deployments.agent import __main__ as program
+from determined_deployments.agent.agent import Agent
 
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setenv("KUBECONFIG", "/does/not/exist")
-    path = tmp_path / "kubeconfig"
-    named = {"name": "x", "cluster": {"server": "http://127.0.0.1:2"}}
+async def look(self):
+    from kopf._core.intents.piggybacking import login_via_async_client
+    from determined_deployments.agent.launchers.kubernetes.worker import DeterminedKubernetesWorker
+    worker = DeterminedKubernetesWorker(work_pool_name="p")
+    given = SimpleNamespace(cluster_config=None)
+    async with worker._get_configured_kubernetes_client(given) as client:
+        print(client.configuration.host)
+    settings = SimpleNamespace(networking=SimpleNamespace(trust_env=False))
+    print((await login_via_async_client(logger=logging.getLogger(), settings=settings)).server)
+
+Agent.run = look
+program.main()
+"""
+
+
+@pytest.mark.parametrize("named_by", ["settings", "environment"])
+def test_prefect_uses_the_cluster_of_the_agent(tmp_path: Path, named_by: str) -> None:
+    """Also in a pod, whose account would be another cluster's."""
+    kubeconfig = tmp_path / "kubeconfig"
+    cluster = {"name": "x", "cluster": {"server": "http://127.0.0.1:2"}}
     context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
     user = {"name": "x", "user": {"token": "t"}}
-    found = {"clusters": [named], "contexts": [context], "users": [user], "current-context": "x"}
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **found}))
-    async with Client(str(path), None, 10.0):
-        worker = DeterminedKubernetesWorker(work_pool_name="p")
-        configuration = SimpleNamespace(cluster_config=None)
-        async with worker._get_configured_kubernetes_client(configuration) as client:
-            assert client.configuration.host == "http://127.0.0.1:2"
+    found = {"clusters": [cluster], "contexts": [context], "users": [user], "current-context": "x"}
+    kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **found}))
+    settings = tmp_path / "agent.json"
+    of_settings = {"kubeconfig": str(kubeconfig)} if named_by == "settings" else {}
+    given = {
+        "agent_id": "a",
+        "agent_token": "t",
+        "work_dir": str(tmp_path),
+        "launcher": "kubernetes",
+    }
+    given |= {"master_url": "http://m:1", "kubernetes": of_settings}
+    settings.write_text(json.dumps(given))
+    env = {**os.environ, "DET_AGENT_CONFIG": str(settings), "HOME": str(tmp_path)}
+    env |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    env["KUBECONFIG"] = "/does/not/exist" if named_by == "settings" else str(kubeconfig)
+    command = [sys.executable, "-c", LOOK]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.stdout.splitlines() == ["http://127.0.0.1:2"] * 2, done.stderr

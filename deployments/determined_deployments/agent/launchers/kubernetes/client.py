@@ -100,9 +100,6 @@ class Client:
     def __init__(
         self, kubeconfig: str | None, context: str | None, requests_per_second: float
     ) -> None:
-        if kubeconfig is not None:
-            # Prefect's worker and its observer, in this process, look there.
-            os.environ[KUBECONFIG] = kubeconfig
         self._kubeconfig = kubeconfig
         self._context = context
         self.bucket = Bucket(requests_per_second, 2 * requests_per_second)

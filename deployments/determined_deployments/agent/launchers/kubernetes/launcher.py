@@ -186,16 +186,16 @@ class KubernetesLauncher(ForkingLauncher):
         try:
             if not await self._starter.start(leg, job):
                 logger.info("%s waits: %s", leg.id, leg.words)
-                self._do(leg, "quota", lambda: self._wait_for_quota(leg, job))
+                self._do(leg, "room", lambda: self._wait_for_room(leg, job))
         except BaseException:
             self._legs.pop(name, None)
             raise
         self._is_made(leg)
         return leg
 
-    async def _wait_for_quota(self, leg: Placed, job: Job) -> None:
+    async def _wait_for_room(self, leg: Placed, job: Job) -> None:
         self.changed.set()
-        await self._starter.wait_for_quota(leg, job)
+        await self._starter.wait_for_room(leg, job)
         self._is_made(leg)
 
     def _is_made(self, leg: Placed) -> None:
@@ -214,11 +214,18 @@ class KubernetesLauncher(ForkingLauncher):
             return
         if (job := self._cluster.jobs.objects.get(leg.uid)) is not None:
             leg.job, leg.is_listed = job, True
-        if found is not None and not leg.saw(found) and not ends.is_ending(found):
-            second = found["metadata"]["name"]
-            logger.warning("%s: %s is a second pod of its Job, removing it", leg.id, second)
-            self._do(leg, f"second {second}", lambda: self._hands.kill_pod(second))
+        second = found is not None and not leg.saw(found) and not ends.is_ending(found)
         self._look(leg)
+        if found is not None and second:
+            pod_name = found["metadata"]["name"]
+            self._do(leg, f"second {pod_name}", lambda: self._end_second(leg, pod_name))
+
+    async def _end_second(self, leg: Placed, name: str) -> None:
+        logger.warning("%s: %s is a second pod of its Job, removing it", leg.id, name)
+        if ends.is_ending(leg.pod) and not leg.is_fenced:
+            # Else its controller would make a third.
+            await self._fence(leg)
+        await self._hands.kill_pod(name)
 
     async def _tick(self) -> None:
         while True:
@@ -241,18 +248,19 @@ class KubernetesLauncher(ForkingLauncher):
         if leg.ended.done() or not leg.uid:
             return
         sight = self._cluster.sight(leg)
+        if leg.order is None and ends.is_ending(leg.pod):
+            # Somebody else ends it: the Job's controller would make another pod, also of one that has ended.
+            if not leg.is_fenced:
+                self._do(leg, "fence", lambda: self._fence(leg))
+            # Events that say why may come after the news of the pod.
+            if leg.has_started and (why := ends.why_gone(sight)) != leg.leaving:
+                leg.leaving = why
+                self.changed.set()
         ended = ends.end(sight)
         if ended is not None:
             self._has_ended(leg, ended, ends.has_started(leg.pod) and not sight.pod_gone)
             return
         leg.gone_since = None
-        if ends.is_ending(leg.pod) and leg.order is None:
-            if not leg.is_fenced:
-                # Somebody else ends it: the Job's controller would make another pod.
-                self._do(leg, "fence", lambda: self._fence(leg))
-            if leg.leaving is None and leg.has_started:
-                leg.leaving = ends.why_gone(sight)
-                self.changed.set()
         if leg.order is None:
             self._look_at_wait(leg, ends.waits(sight))
 
@@ -264,7 +272,8 @@ class KubernetesLauncher(ForkingLauncher):
                 self._do(leg, "fence", lambda: self._fence(leg))
             if now - leg.gone_since < SETTLE_SECONDS:
                 return
-        if ended.in_order or leg.order is not None or leg.pod is None or not is_sure:
+        node_is_lost = self._cluster.sight(leg).node is not None
+        if ended.in_order or leg.order is not None or not is_sure or node_is_lost:
             leg.end(ended)
         else:
             self._do(leg, "log", lambda: self._end_with_log(leg, ended))

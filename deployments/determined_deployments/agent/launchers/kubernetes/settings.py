@@ -72,7 +72,7 @@ class Kubernetes(BaseModel):
     """The number of slots. None: those of the nodes are counted."""
     unplaced_after: Annotated[float, Field(gt=0)] = 300.0
     """Seconds after which a leg that Kubernetes has not placed goes back into the queue."""
-    termination_grace: Annotated[int, Field(ge=0)] = 300
+    termination_grace: int = 300
     """Seconds that a pod has for its last checkpoint when Kubernetes ends it."""
     service_account: Name | None = None
     """Of the pods. None: the namespace's default. No pod gets the account's token."""
@@ -95,6 +95,16 @@ class Kubernetes(BaseModel):
     `make images` builds."""
     pod_spec: dict[str, Any] | None = None
     """A pod that every pod of this agent starts from, as ``environment.pod_spec``."""
+
+    @field_validator("termination_grace")
+    @classmethod
+    def _leaves_time(cls, seconds: int) -> int:
+        if seconds < 1:
+            raise ValueError(
+                f"expected 1 second or more, found {seconds}: a pod that is killed at once stores no"
+                " checkpoint, and its task cannot say how it ended"
+            )
+        return seconds
 
     @field_validator("pod_spec")
     @classmethod

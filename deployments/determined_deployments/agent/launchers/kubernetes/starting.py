@@ -39,7 +39,7 @@ START_SECONDS = 20.0
 """That a start waits for an API server that is away."""
 DELETED_SECONDS = 60.0
 """That a start waits for the Job of an earlier start to be gone."""
-QUOTA_SECONDS = (2.0, 30.0)
+AGAIN_SECONDS = (2.0, 30.0)
 INVALID = (400, 422)
 IN_BACKGROUND = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
 
@@ -71,8 +71,8 @@ class Starter:
                 await self._own(metadata["name"], owner)
 
     async def start(self, leg: Placed, job: Job) -> bool:
-        """Makes the leg's objects, or ends the leg if they can never be. False: the namespace's quota has
-        no room, see :meth:`wait_for_quota`. Raises LaunchError."""
+        """Makes the leg's objects, or ends the leg if they can never be. False: the cluster does not take
+        them now, see :meth:`wait_for_room`. Raises LaunchError."""
         spec = job.leg
         assert spec is not None
         hold = manifest.hold_of(spec, self._settings, self._features)
@@ -126,11 +126,13 @@ class Starter:
             reason = f"the cluster refuses its Job: {words}"
             leg.end(Exit(kind=ExitKind.FAILED_TO_START, reason=reason))
             return True
-        raise LaunchError(f"no Job can be made in namespace {self._settings.namespace!r}: {words}")
+        # The namespace is gone, or the agent's account has no right to it: somebody can change that.
+        leg.words = f"no Job can be made in namespace {self._settings.namespace!r}: {words}"
+        return False
 
-    async def wait_for_quota(self, leg: Placed, job: Job) -> None:
+    async def wait_for_room(self, leg: Placed, job: Job) -> None:
         """Tries again until there is room, or the leg's time is over. Then the leg goes back to the queue."""
-        backoff = Backoff(*QUOTA_SECONDS)
+        backoff = Backoff(*AGAIN_SECONDS)
         deadline = leg.began + self._settings.unplaced_after
         while not leg.ended.done():
             words = leg.words or ""

@@ -6,15 +6,10 @@ of users' deployments, which get a Job each. Experiments' flow runs, which only 
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-from collections.abc import AsyncGenerator
 from typing import Any, ClassVar, Self
 
 import anyio.abc
-from kubernetes_asyncio.client import ApiClient
-from kubernetes_asyncio.config import new_client_from_config
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.workers.base import BaseWorkerResult
@@ -22,7 +17,6 @@ from prefect_kubernetes.observer import start_observer
 from prefect_kubernetes.settings import KubernetesSettings
 from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
 
-from determined_deployments.agent.launchers.kubernetes.client import KUBECONFIG
 from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
 from determined_deployments.agent.worker import AgentWorker, JobConfiguration
 
@@ -81,20 +75,3 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
         run = AgentWorker.run if configuration.runs_here else KubernetesWorker.run
         result: BaseWorkerResult = await run(self, flow_run, configuration, task_status)
         return result
-
-    @contextlib.asynccontextmanager
-    async def _get_configured_kubernetes_client(
-        self, configuration: Any
-    ) -> AsyncGenerator[ApiClient, None]:
-        """The cluster of the agent's settings, where neither a block names one nor the agent is in a pod.
-
-        Prefect reads the variable when its module is imported, which is before the settings are known.
-        """
-        path = os.environ.get(KUBECONFIG)
-        in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-        if path is None or configuration.cluster_config or in_pod:
-            async with super()._get_configured_kubernetes_client(configuration) as client:
-                yield client
-            return
-        async with await new_client_from_config(path, persist_config=False) as client:
-            yield client
