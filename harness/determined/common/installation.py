@@ -37,10 +37,29 @@ def _pip() -> str:
     """``pip`` where a shell finds this environment's, else this Python's by its path."""
     import shutil
 
+    python = _interpreter()
     found = shutil.which("pip")
-    if found is not None and Path(found) == Path(sys.executable).with_name("pip"):
+    if found is not None and Path(found) == python.with_name("pip"):
         return "pip"
-    return f"{shlex.quote(sys.executable)} -m pip"
+    return f"{shlex.quote(str(python))} -m pip"
+
+
+def _interpreter() -> Path:
+    """The Python of the environment that this package is in.
+
+    In a task that is not this process's: the task has an environment of its own on top, which ends with it.
+    """
+    from importlib import metadata
+
+    own = Path(sys.executable)
+    try:
+        site = Path(str(metadata.distribution(NAME).locate_file("")))
+    except metadata.PackageNotFoundError:
+        return own
+    if Path(sys.prefix) in site.parents or len(site.parents) < 3:
+        return own
+    below = site.parents[2] / "bin" / "python3"
+    return below if below.exists() else own
 
 
 def _origin() -> dict[str, object]:
