@@ -10,6 +10,7 @@ from pathlib import Path
 
 NAME = "determined-prefect"
 CONSTRAINTS = "constraints.txt"
+_PLATFORM = ("prefect", "psycopg", "uvicorn")  # some of what the extra `cluster` brings
 
 
 def no_agents_here() -> str | None:
@@ -21,6 +22,19 @@ def no_agents_here() -> str | None:
         f"agents run on Linux, and this is {system}: use a cluster on another machine (-m URL or "
         "DET_MASTER), or Linux within this one (on Windows: WSL 2); docs/start/install.md says what works"
     )
+
+
+def no_platform(*extras: str) -> str | None:
+    """Why this Python can run neither a cluster nor an agent: the wheel without its extra; None: it can.
+
+    Args:
+        extras: what is to be installed besides the extra ``cluster``.
+    """
+    import importlib.util
+
+    if all(importlib.util.find_spec(name) is not None for name in _PLATFORM):
+        return None
+    return f"the platform is not installed here: {command('cluster', *extras)}"
 
 
 def command(*extras: str) -> str:
