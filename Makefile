@@ -22,11 +22,12 @@ setup: $(STAMP)
 COMPILE := $(BIN)/python -m compileall -qq -x 'site-packages/(.*/tests?|transformers/models)/' $(VENV)/lib
 define install
 @$(FIRST) python
-$(PYTHON) -m venv $(VENV)
-$(INSTALL) "torch==2.13.0"
-$(COMPILE) & $(INSTALL) -e ".[$(1)]"; installed=$$?; wait; exit $$installed
-$(COMPILE) -j 0 || true
-touch $@
+@echo "installing Python packages into $(VENV): some minutes the first time, and nothing is printed meanwhile"
+@$(PYTHON) -m venv $(VENV)
+@$(INSTALL) "torch==2.13.0"
+@$(COMPILE) & $(INSTALL) -e ".[$(1)]"; installed=$$?; wait; exit $$installed
+@$(COMPILE) -j 0 || true
+@touch $@
 endef
 
 $(LOCAL): pyproject.toml constraints.txt

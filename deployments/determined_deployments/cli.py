@@ -24,7 +24,9 @@ from determined.common.printable import log_text, plain
 if TYPE_CHECKING:
     from determined_deployments.local.uninstall import Removal
 
-app = typer.Typer(name="deploy", help="Start and stop clusters.", no_args_is_help=True)
+app = typer.Typer(
+    name="deploy", help="Start and stop clusters.", no_args_is_help=True, add_completion=False
+)
 local = typer.Typer(
     name="local", help="A cluster of your own on this machine.", no_args_is_help=True
 )
@@ -99,6 +101,13 @@ def _bad_settings_in_words() -> Iterator[None]:
             plain(f"Error: {error}"), style="red", markup=False, highlight=False, soft_wrap=True
         )
         raise typer.Exit(1) from None
+
+
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        said = plain(f"Error: {reason}")
+        talk.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -183,9 +192,8 @@ def cluster_up(
     ] = None,
 ) -> None:
     """Start the cluster, or its missing components, and print its addresses."""
-    if (reason := installation.no_agents_here()) is not None:
-        talk.print(f"Error: {reason}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1)
+    _refuse(installation.no_agents_here())
+    _refuse(installation.no_platform())
     from determined_deployments.local import Wishes
     from determined_deployments.local import cluster_up as up
     from determined_deployments.local.report import Terminal
@@ -226,6 +234,7 @@ def cluster_down(
     ] = None,
 ) -> None:
     """Stop the cluster and everything that trains on it. Data stays unless --delete-db."""
+    _refuse(installation.no_platform())
     from determined_deployments.local import ClusterError
     from determined_deployments.local import cluster_down as down
     from determined_deployments.local import state as states
@@ -260,6 +269,7 @@ def uninstall(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Stop the cluster and remove all that it has written, for good. Says first what goes and what stays."""
+    _refuse(installation.no_platform())
     from determined_deployments.local import uninstall as removing
     from determined_deployments.local.report import Terminal
 
@@ -298,6 +308,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show each component: state, pid, address, memory, uptime. Exit code 1 unless all run."""
+    _refuse(installation.no_platform())
     from determined_deployments.local import cluster_status
     from determined_deployments.local.layout import Layout
 
@@ -340,6 +351,7 @@ def logs(
     tail: Annotated[int, typer.Option(help="Number of old lines per component.", min=0)] = 100,
 ) -> None:
     """Print the components' own logs."""
+    _refuse(installation.no_platform())
     from determined_deployments.local import read_logs
 
     with _failures_in_words():

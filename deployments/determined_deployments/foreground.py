@@ -5,7 +5,6 @@ All read the service's settings file, so that what they share (Prefect's address
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -94,10 +93,8 @@ def _become(words: tuple[str, ...], env: Mapping[str, str]) -> NoReturn:
 
 
 def _require_package() -> None:
-    if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("prefect") is None:
-        raise SettingsError(
-            f"the platform is not installed here: {installation.command('cluster')}"
-        )
+    if (reason := installation.no_platform()) is not None:
+        raise SettingsError(reason)
 
 
 def _read(config: Path) -> Mapping[str, Any]:

@@ -139,7 +139,11 @@ def describe(
         reason = f"{hook_pending} failed with exit code {code}"
         return LegResult(code, None, ExitKind.FAILED_TO_START, reason)
     if code == 127 and start.first_word:
-        reason = f"entrypoint not found: no command {start.first_word!r} on the PATH"
+        word = start.first_word
+        reason = f"entrypoint not found: no command {word!r} on the PATH"
+        if word.endswith((".py", ".sh")):
+            interpreter = "python3" if word.endswith(".py") else "bash"
+            reason += f"; a script needs its interpreter: {interpreter} {word}"
         return LegResult(code, None, ExitKind.FAILED_TO_START, reason)
     if limit is not None and code != 0:
         return LegResult(code, None, ExitKind.EXITED, limit)

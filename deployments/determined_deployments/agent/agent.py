@@ -21,7 +21,7 @@ from determined.common.wire import paths
 from determined.common.wire.agents import AgentState, Registered, Registration, WorkRequest
 from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
-from determined_deployments.agent import leg_limits
+from determined_deployments.agent import leg_limits, programs
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.experiments import Experiments
 from determined_deployments.agent.launchers import built_in
@@ -121,10 +121,11 @@ class Agent:
         await launcher.ready()
         backoff = Backoff(*RETRY_SECONDS)
         outage = Outage("the service", logger)
+        watch = programs.Watch(launcher.missing_programs)
         while True:
             try:
                 if not self._registered.is_set():
-                    answer = await self._register(service, launcher, legs)
+                    answer = await self._register(service, launcher, legs, watch)
                     experiments.of_cluster(answer.cluster_id)
                     if prefect is not None:
                         prefect.takes_signed = answer.takes_signed
@@ -137,9 +138,11 @@ class Agent:
                     VERSION,
                     experiments.known(),
                     experiments.untold_sizes(),
+                    watch.untold(),
                 )
                 work = await service.work(self._config.agent_id, request)
                 experiments.told(request.package_bytes)
+                watch.told(request.programs)
                 backoff.reset()
                 outage.over()
             except errors.ConflictException as error:
@@ -202,7 +205,9 @@ class Agent:
         except (TimeoutError, errors.APIException) as error:
             logger.info("not signed off: %s", error or "no answer")
 
-    async def _register(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> Registered:
+    async def _register(
+        self, service: ServiceClient, launcher: Launcher, legs: Legs, watch: programs.Watch
+    ) -> Registered:
         config = self._config
         registration = Registration(
             session=self._session,
@@ -225,6 +230,7 @@ class Agent:
             if error.status_code == 400:
                 raise AgentRefused(f"the service refuses this agent: {error}") from error
             raise
+        watch.registered(registration.lacks)
         for allocation_id in answer.kill:
             legs.kill(allocation_id)
         if legs.waiting() or legs.leaving():

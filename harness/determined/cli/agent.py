@@ -271,11 +271,10 @@ def start(
         raise typer.BadParameter("--kubernetes needs --type kubernetes")
     if (reason := installation.no_agents_here()) is not None:
         raise CliError(reason)
+    more = [kind] if kind in ("docker", "kubernetes") else []
+    if (reason := installation.no_platform(*more)) is not None:
+        raise CliError(reason)
     points = metadata.entry_points(group=STARTER)
-    if not points:
-        needed = ["cluster", *([kind] if kind in ("docker", "kubernetes") else [])]
-        talk(f"error: the platform is not installed here: {installation.command(*needed)}")
-        raise typer.Exit(1)
     options = {
         "pool": pool,
         "kind": kind,

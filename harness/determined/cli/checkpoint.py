@@ -17,7 +17,9 @@ from determined.cli.output.downloads import Mode, download_one
 from determined.cli.output.render import Column, Section
 from determined.cli.state import state
 
-app = group("Checkpoints: the saved states of models.")
+app = group(
+    "Checkpoints: the saved states of models. `det experiment list-checkpoints ID` lists them."
+)
 
 Uuid = Annotated[
     str, typer.Argument(help="the checkpoint's UUID", autocompletion=completion.checkpoints)

@@ -7,6 +7,8 @@ too, and the command ``help`` shows the group's help.
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +94,22 @@ def _refuse_unknown(path: list[str], word: str, names: Iterable[str]) -> None:
     raise typer.Exit(2)
 
 
+# A line break within a paragraph: the next line is neither empty nor an item nor indented.
+_WRAPPED = re.compile(r"(?<=\S)\n(?![\n\s*-])")
+
+
+def _tidy(command: Any, ctx: Any) -> None:
+    """Lets the terminal's width wrap the help of the command and all below it, and shows no type of flags:
+    `--detach <bool>` looks as if it took a value."""
+    if command.help:
+        command.help = _WRAPPED.sub(" ", inspect.cleandoc(command.help))
+    for param in (*command.params, command.get_help_option(ctx)):
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _tidy(below, ctx)
+
+
 class PrefixGroup(TyperGroup):
     """A group of commands; ``default`` is the command that runs if none is given."""
 
@@ -168,10 +186,12 @@ class LazyGroup(PrefixGroup):
     """The root group. ``modules`` maps a command's name to the module with its ``app`` and a line of
     help, so that `det version` and `det --help` import no other command.
 
-    The entry points ``determined.cli`` of installed packages add further commands.
+    The entry points ``determined.cli`` of installed packages add further commands; ``summaries`` are lines
+    of help for some of them.
     """
 
     modules: dict[str, tuple[str, str]] = {}
+    summaries: dict[str, str] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted([*self.modules, *self._entry_points()])
@@ -180,12 +200,15 @@ class LazyGroup(PrefixGroup):
         # An exact name needs no search through the installed packages.
         for name in self.modules:
             if args[0] in name.split("|"):
-                return primary(name), self._load(name), args[1:]
+                command = self._load(name)
+                _tidy(command, ctx)
+                return primary(name), command, args[1:]
         found, _, rest = super().resolve_command(ctx, args)
         if found is None:
             return None, None, args
         full = next(name for name in self.list_commands(ctx) if primary(name) == found)
         command = self._load(full)
+        _tidy(command, ctx)
         if not ctx.resilient_parsing:
             _check_words(command, [found], rest)
         return found, command, rest
@@ -195,8 +218,13 @@ class LazyGroup(PrefixGroup):
         if cmd_name in self.modules:
             return TyperCommand(cmd_name, help=self.modules[cmd_name][1])
         if cmd_name in self._entry_points():
-            return TyperCommand(cmd_name, help=f"see `det {cmd_name} --help`")
+            line = self.summaries.get(cmd_name, f"see `det {cmd_name} --help`")
+            return TyperCommand(cmd_name, help=line)
         return None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _tidy(self, ctx)
+        super().format_help(ctx, formatter)
 
     def _load(self, name: str) -> Any:
         if name in self.modules:

@@ -76,6 +76,8 @@ class Root(LazyGroup):
         "version": ("determined.cli.version", "the versions of det and of the service"),
     }
 
+    summaries = {"deploy": "a cluster on this machine, and the parts of a larger one"}
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().main(*args, **kwargs)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 NAME = "determined-prefect"
 CONSTRAINTS = "constraints.txt"
+_PLATFORM = ("prefect", "psycopg", "uvicorn")  # some of what the extra `cluster` brings
 
 
 def no_agents_here() -> str | None:
@@ -21,6 +22,19 @@ def no_agents_here() -> str | None:
         f"agents run on Linux, and this is {system}: use a cluster on another machine (-m URL or "
         "DET_MASTER), or Linux within this one (on Windows: WSL 2); docs/start/install.md says what works"
     )
+
+
+def no_platform(*extras: str) -> str | None:
+    """Why this Python can run neither a cluster nor an agent: the wheel without its extra; None: it can.
+
+    Args:
+        extras: what is to be installed besides the extra ``cluster``.
+    """
+    import importlib.util
+
+    if all(importlib.util.find_spec(name) is not None for name in _PLATFORM):
+        return None
+    return f"the platform is not installed here: {command('cluster', *extras)}"
 
 
 def command(*extras: str) -> str:
@@ -37,10 +51,29 @@ def _pip() -> str:
     """``pip`` where a shell finds this environment's, else this Python's by its path."""
     import shutil
 
+    python = _interpreter()
     found = shutil.which("pip")
-    if found is not None and Path(found) == Path(sys.executable).with_name("pip"):
+    if found is not None and Path(found) == python.with_name("pip"):
         return "pip"
-    return f"{shlex.quote(sys.executable)} -m pip"
+    return f"{shlex.quote(str(python))} -m pip"
+
+
+def _interpreter() -> Path:
+    """The Python of the environment that this package is in.
+
+    In a task that is not this process's: the task has an environment of its own on top, which ends with it.
+    """
+    from importlib import metadata
+
+    own = Path(sys.executable)
+    try:
+        site = Path(str(metadata.distribution(NAME).locate_file("")))
+    except metadata.PackageNotFoundError:
+        return own
+    if Path(sys.prefix) in site.parents or len(site.parents) < 3:
+        return own
+    below = site.parents[2] / "bin" / "python3"
+    return below if below.exists() else own
 
 
 def _origin() -> dict[str, object]:

@@ -35,6 +35,8 @@ class Document:
     source: str = "<config>"
     #: path -> (line, column) of its key or list item, both from 1
     marks: dict[Path, tuple[int, int]] = field(default_factory=dict, repr=False)
+    #: the paths that the command line set (``--config``), so that mistakes are not looked for in the text
+    overridden: frozenset[Path] = frozenset()
 
     def line(self, path: Path | str) -> int | None:
         """The line of a value (of its key, in a mapping), from 1; None if the path does not exist."""
@@ -50,6 +52,12 @@ class Document:
             if path[:end] in self.marks:
                 return self.marks[path[:end]][0]
         return None
+
+    def is_overridden(self, path: Path) -> bool:
+        """Whether the value at the path comes from the command line: set, or made as a section for one."""
+        if any(path[:end] in self.overridden for end in range(1, len(path) + 1)):
+            return True
+        return path not in self.marks and any(one[: len(path)] == path for one in self.overridden)
 
     def _mark(self, path: Path | str) -> tuple[int, int] | tuple[None, None]:
         key = paths.parse(path) if isinstance(path, str) else tuple(path)
@@ -330,4 +338,23 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, source: str) -> Prob
     message = f"not YAML: {error.problem}"
     if error.context:
         message += f" ({error.context})"
-    return _problem(source, mark.line + 1, message)
+    return _problem(
+        source, mark.line + 1, message + _indentation(error.problem or "", lines, mark.line)
+    )
+
+
+def _indentation(problem: str, lines: list[str], at: int) -> str:
+    """What to look at, when the mistake is most likely in the spaces before a line."""
+    line = lines[at] if at < len(lines) else ""
+    here = len(line) - len(line.lstrip())
+    advice = f"; check the indentation of this line, which begins in column {here + 1}: "
+    if problem.startswith("mapping values are not allowed"):
+        above = next(
+            (one for one in reversed(lines[:at]) if one.strip() and one.lstrip()[0] != "#"), ""
+        )
+        if here > len(above) - len(above.lstrip()):
+            return f"{advice}the line above has a value, so that nothing can stand below it"
+        return "; a text that contains ': ' must be in quotation marks"
+    if problem.startswith(("expected <block end>", "expected '<document start>'")):
+        return f"{advice}all fields of a section begin in the same column"
+    return ""

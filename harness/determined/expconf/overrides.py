@@ -37,6 +37,7 @@ def apply_overrides(
     """
     changed = copy.deepcopy(data.data) if isinstance(data, Document) else plain_copy(data)
     marks = dict(data.marks) if isinstance(data, Document) else {}
+    set_here: set[Path] = set()
     problems = []
     for override in overrides:
         try:
@@ -44,11 +45,14 @@ def apply_overrides(
         except ValueError as error:
             problems.append(Problem("", None, override, None, None, str(error), SOURCE))
             continue
+        set_here.add(path)
         # The line of a replaced value would point to text that no longer counts.
         marks = {place: mark for place, mark in marks.items() if place[: len(path)] != path}
     if problems:
         raise ConfigError(problems)
-    return replace(data, data=changed, marks=marks) if isinstance(data, Document) else changed
+    if not isinstance(data, Document):
+        return changed
+    return replace(data, data=changed, marks=marks, overridden=data.overridden | set_here)
 
 
 def _set(data: dict[str, Any], override: str) -> Path:

@@ -22,6 +22,7 @@ from determined.expconf.secret_text import is_variable_name
 #: Kinds of findings that callers treat differently; all others have the kind "value".
 MISSING, UNKNOWN = "missing", "unknown"
 _LISTED = 20  # names that are still readable in one message
+_SAME = 0.85  # difflib's ratio of names that one slip of the fingers parts
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,9 @@ def _meant(path: Path, allowed: list[str], siblings: dict[str, Any], form: Forma
     key, written = str(path[-1]), fields.elsewhere(form)
     if written.get(key, render(path)) != render(path):
         return written[key]
-    here = nearest(key, [name for name in allowed if name not in siblings])
+    # A field that is set already was hardly meant, unless its name is nearly the same: a slip in --config.
+    free = [n for n in allowed if n not in siblings or nearest(key, [n], cutoff=_SAME)]
+    here = nearest(key, free)
     if here is None and len(path) == 1:
         close = nearest(key, written, cutoff=0.8)
         return written[close] if close else None

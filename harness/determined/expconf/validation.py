@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from determined.common.wire import limits
-from determined.expconf import paths, rules, translate
+from determined.expconf import overrides, paths, rules, translate
 from determined.expconf.config import ExperimentConfig
 from determined.expconf.document import Document
 from determined.expconf.plain import plain_copy
@@ -100,19 +100,22 @@ def located(found: list[Finding], document: Document) -> list[Problem]:
     A required field that is misspelled counts as one mistake, not two.
     """
     misspelled = {_meant(finding) for finding in found if finding.suggestion is not None}
-    problems = [
-        Problem(
-            path=paths.render(finding.path),
-            line=document.nearest_line(finding.path),
-            found=finding.found,
-            allowed=finding.allowed,
-            suggestion=finding.suggestion,
-            message=finding.message,
-            source=document.source or None,
+    problems = []
+    for finding in found:
+        if finding.kind == MISSING and paths.render(finding.path) in misspelled:
+            continue
+        is_overridden = document.is_overridden(finding.path)
+        problems.append(
+            Problem(
+                path=paths.render(finding.path),
+                line=None if is_overridden else document.nearest_line(finding.path),
+                found=finding.found,
+                allowed=finding.allowed,
+                suggestion=finding.suggestion,
+                message=finding.message,
+                source=overrides.SOURCE if is_overridden else document.source or None,
+            )
         )
-        for finding in found
-        if finding.kind != MISSING or paths.render(finding.path) not in misspelled
-    ]
     return sorted(problems, key=lambda problem: problem.line or 0)
 
 

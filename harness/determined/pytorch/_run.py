@@ -32,16 +32,16 @@ def load_class(spec: str) -> type[LegacyTrial]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # an import within the user's code: its traceback says more
-        fail(f"--trial {spec}: there is no module {error.name!r} in the model definition")
+        fail(f"entrypoint {spec}: there is no module {error.name!r} in the model definition")
     for part in name.split("."):
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, dir(found), 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            fail(f"--trial {spec}: {module} has no class {part}{hint}")
+            fail(f"entrypoint {spec}: {module} has no class {part}{hint}")
         found = getattr(found, part)
     if not _is_trial_class(found):
         fail(
-            f"--trial {spec}: {name} is not a subclass of determined.pytorch.PyTorchTrial or "
+            f"entrypoint {spec}: {name} is not a subclass of determined.pytorch.PyTorchTrial or "
             "determined.pytorch.deepspeed.DeepSpeedTrial"
         )
     trial_class: type[LegacyTrial] = found

@@ -77,6 +77,8 @@ async def work(
     pool = await heartbeats.beat(db, agent_id, given.session)
     if given.package_bytes is not None:
         await agenting.note_packages(db, agent_id, given.package_bytes)
+    if given.programs is not None:
+        await agenting.note_programs(db, agent_id, given.programs)
     awaited = [topics.agent(agent_id), topics.pool(pool)]
     timeout = wait_seconds(given.timeout_s, limit=HEARTBEAT_S * 2)
     found = await poll(request, hub, awaited, check, timeout)

@@ -17,7 +17,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import __version__
 from determined.common.wire import version
-from determined.common.wire.agents import MOUNTS, AgentState, Registration, Slot, Work, WorkRequest
+from determined.common.wire.agents import (
+    MOUNTS,
+    PROGRAMS,
+    AgentState,
+    Registration,
+    Slot,
+    Work,
+    WorkRequest,
+)
 from determined.common.wire.checks import show
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.times import HEARTBEAT_S
@@ -361,6 +369,20 @@ async def note_packages(db: Database, agent_id: str, found: Mapping[str, int]) -
     async with db.tx() as conn:
         await conn.execute(
             sa.update(agents).where(agents.c.id == agent_id).values(package_bytes=kept)
+        )
+
+
+_PROGRAMS = sa.text(
+    "UPDATE agents SET lacks = (lacks - cast(:all AS text[])) || cast(:found AS jsonb) WHERE id = :id"
+)
+
+
+async def note_programs(db: Database, agent_id: str, found: Mapping[str, str]) -> None:
+    """Which programs the agent's machine lacks, in place of what it said before."""
+    kept = {name: how for name, how in found.items() if name in PROGRAMS}
+    async with db.tx() as conn:
+        await conn.execute(
+            _PROGRAMS, {"id": agent_id, "all": list(PROGRAMS), "found": orjson.dumps(kept).decode()}
         )
 
 

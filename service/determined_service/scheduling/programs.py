@@ -23,7 +23,8 @@ _WITHOUT = {
 
 
 async def remarks(conn: AsyncConnection, program: str | None, pool: str) -> list[str]:
-    """A sentence when agents on which the task may be placed had no ``program`` when they started."""
+    """A sentence when agents on which the task may be placed had no ``program`` when they last looked, at
+    most a minute ago."""
     if program is None:
         return []
     rows = list(await conn.execute(_AGENTS, {"program": program, "pool": pool}))
@@ -35,6 +36,6 @@ async def remarks(conn: AsyncConnection, program: str | None, pool: str) -> list
     whole = "" if len(without) < len(rows) else f", and resource pool {pool!r} has no other agent"
     effect = _WITHOUT.get(program, "the task ends there at once")
     return [
-        f"{_TITLES[program]} was not installed on {where} at its start{whole}: {effect}. On that machine:"
+        f"{_TITLES[program]} was not installed on {where} a minute ago{whole}: {effect}. On that machine:"
         f" {without[0].command}"
     ]

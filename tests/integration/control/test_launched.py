@@ -408,7 +408,7 @@ async def test_missing_programs_are_named_at_the_launch(world: World) -> None:
     await world.register(slots=1, lacks=lacks)
     launched = ok(await world.user.post("/api/v1/notebooks", json={}))
     assert launched["remarks"] == [
-        "JupyterLab was not installed on agent a1 at its start, and resource pool 'default' has no other "
+        "JupyterLab was not installed on agent a1 a minute ago, and resource pool 'default' has no other "
         "agent: the task ends there at once. On that machine: pip install x[notebook]"
     ]
     command = {"config": {"entrypoint": ["true"]}}
@@ -419,9 +419,16 @@ async def test_missing_programs_are_named_at_the_launch(world: World) -> None:
     await world.register(1, "a2")
     shell = ok(await world.user.post("/api/v1/shells", json={}))
     assert shell["remarks"] == [
-        "sshd was not installed on agent a1 at its start: terminals get in there; programs (det shell open "
+        "sshd was not installed on agent a1 a minute ago: terminals get in there; programs (det shell open "
         "ID -- …), scp, rsync and VS Code do not. On that machine: install openssh-server"
     ]
-    # After a restart it has the packages that were installed meanwhile.
-    await world.register(slots=1)
+    # The agent looks again: what is installed meanwhile is there, what it says of its kernel stays.
+    await world.register(slots=1, lacks={**lacks, "mounts": "its kernel refuses"})
+    body = {"session": world.session, "timeout_s": 0, "programs": {"sshd": "x", "other": "y"}}
+    ok(await world.agent.post("/internal/v1/agents/a1/work", json=body))
     assert ok(await world.user.post("/api/v1/notebooks", json={}))["remarks"] == []
+    found = ok(await world.user.get("/api/v1/cluster/health-report"))["agents"]
+    assert {agent["id"]: agent["lacks"] for agent in found}["a1"] == {
+        "sshd": "x",
+        "mounts": "its kernel refuses",
+    }

@@ -135,6 +135,11 @@ def test_interrupt_is_seen_as_a_signal(legs: LegRunner, service: FakeService, fo
         (["python3", "trian.py"], "entrypoint not found: trian.py is not in the model definition"),
         ("trian --lr 1", "entrypoint not found: no command 'trian' on the PATH"),
         (["trian"], "entrypoint not found: no command 'trian' on the PATH"),
+        (
+            "train.py --lr 1",
+            "entrypoint not found: no command 'train.py' on the PATH; a script needs its interpreter: "
+            "python3 train.py",
+        ),
         ("./run.sh", "entrypoint not found: ./run.sh is not in the model definition"),
         ("./train.py", "entrypoint not found: ./train.py is not executable"),
         ("python3 -m trian", "entrypoint not found: no module named 'trian'"),

@@ -72,9 +72,10 @@ def test_entrypoints_whose_file_may_exist(tmp_path: Path, words: str) -> None:
             "kept_out.py",
             ": a .detignore, or a rule for every folder, leaves it out",
         ),
-        ("model:Trial", "model.py", "/model)"),
+        ("model:Trial", "model.py", "/model); did you mean model_def.py?"),
         ("python3 -m determined.launch.torch_distributed -- tain.py", "tain.py", "/model)"),
         ("python3 -m determined.launch.deepspeed --trial=modl:Trial", "modl.py", "/model)"),
+        ("bash ran.sh", "ran.sh", "/model); did you mean run.sh?"),
     ],
 )
 def test_missing_things(tmp_path: Path, words: str, wanted: str, advice: str) -> None:
@@ -84,6 +85,13 @@ def test_missing_things(tmp_path: Path, words: str, wanted: str, advice: str) ->
         f"the entrypoint runs {wanted}, which is not among the files that would be sent"
     )
     assert found.endswith(advice)
+
+
+@pytest.mark.parametrize("words", ["run.sh --lr 1", "[run.sh]"])
+def test_a_script_without_its_interpreter(tmp_path: Path, words: str) -> None:
+    expected = "the entrypoint runs run.sh, which is a file and no command: write bash run.sh"
+    assert said(tmp_path, words) == expected
+    assert said(tmp_path, words, "environment: {image: mine}\n") is None
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,8 @@ def test_a_failure_shows_the_trials_last_words(
 
 
 def test_a_search_without_its_metric_says_so(det: Det, service: FakeService, config: Path) -> None:
-    search(service)
+    reason = "the search is complete; but no trial ever reported 'accuracy'; they reported acc"
+    search(service, reason=reason)
     why = "the training code ended before the searcher's target"
     service.trials[1] = [[trial(1, "COMPLETED", reason=why, hparams={})]]
     result = det("flow", "run", config)
@@ -194,6 +195,7 @@ def test_a_search_without_its_metric_says_so(det: Det, service: FakeService, con
     assert "best trial: none; no trial reported a number as validation metric 'accuracy'" in (
         result.stdout
     )
+    assert f"reason: {reason}\n" in result.stdout
 
 
 def test_canceled_is_not_completed(det: Det, service: FakeService, config: Path) -> None:

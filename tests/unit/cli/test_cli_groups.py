@@ -149,3 +149,16 @@ def test_no_help_cuts_the_name_of_an_option(det: Det, monkeypatch: pytest.Monkey
         names = [name for param in options for name in param.opts if name.startswith("--")]
         assert set(names) <= words, path
         assert "...]..." not in shown and "...}..." not in shown, path
+
+
+def test_help_fills_the_terminals_width_and_flags_have_no_type(
+    det: Det, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 110)
+    shown = det("exec", "--help").stdout
+    # One paragraph of the docstring, which has its line breaks at other words.
+    assert "the same directory, as the same account and" in shown
+    assert "bool" not in shown
+    assert "bool" not in det("--help").stdout
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
+    assert "with a Postgres and a Prefect of yours." in det("deploy", "--help").stdout

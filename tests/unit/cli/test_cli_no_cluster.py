@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import socket
 import ssl
 import threading
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from determined.cli.root import app
+from determined.common import installation
 from determined.common.api import authentication
 from determined.common.api.token_store import TokenStore
 from tests.certificates import self_signed
@@ -182,3 +184,35 @@ def test_no_address_at_all(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"error: DET_MASTER: {given!r} is not an address")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_wheel_without_its_extra_starts_no_cluster(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Said before anything of the platform is imported, which would end in a traceback."""
+    assert installation.no_platform() is None
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *of: None if name == "psycopg" else find(name, *of),
+    )
+    for words in (["cluster-up"], ["cluster-down"], ["uninstall", "--yes"], ["status"], ["logs"]):
+        result = det("deploy", "local", *words)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == f"Error: {installation.no_platform()}\n"
+    result = det("agent", "start", "--type", "docker")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        f"error: {installation.no_platform('docker')}\n",
+    )
+    assert "[cluster,docker]" in result.stderr
+    (tmp_path / "train.py").write_text("")
+    config = tmp_path / "c.yaml"
+    config.write_text("entrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n")
+    result = det("flow", "run", str(config), str(tmp_path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith(
+        "; give the address of a cluster with -m or DET_MASTER. None can be started on this machine: "
+        f"{installation.no_platform()}\n"
+    )

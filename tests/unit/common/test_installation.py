@@ -21,8 +21,12 @@ ROOT = Path(__file__).parents[3]
 class Recorded:
     """A distribution whose origin pip has recorded."""
 
-    def __init__(self, origin: str | None) -> None:
+    def __init__(self, origin: str | None, prefix: str = sys.prefix) -> None:
         self.origin = origin
+        self.prefix = prefix
+
+    def locate_file(self, name: str) -> Path:
+        return Path(self.prefix, "lib", "python3", "site-packages", name)
 
     def read_text(self, name: str) -> str | None:
         return self.origin if name == "direct_url.json" else None
@@ -77,6 +81,22 @@ def test_from_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 )
 def test_from_elsewhere(monkeypatch: pytest.MonkeyPatch, origin: object, said: str) -> None:
     assert installed(monkeypatch, origin, "s3") == [said]
+
+
+def test_in_a_task_it_is_the_agents_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The task's own environment is on top of it, and ends with the task."""
+    agents = tmp_path / "agents"
+    (agents / "bin").mkdir(parents=True)
+    (agents / "bin" / "python3").touch()
+    task = tmp_path / "task"
+    monkeypatch.setattr(sys, "prefix", str(task))
+    monkeypatch.setattr(sys, "executable", str(task / "bin" / "python3"))
+    monkeypatch.setattr(metadata, "distribution", lambda name: Recorded(None, str(agents)))
+    assert installation.command("notebook").startswith(f"{agents}/bin/python3 -m pip install ")
+    (agents / "bin" / "python3").unlink()
+    assert installation.command("notebook").startswith(f"{task}/bin/python3 -m pip install ")
 
 
 def test_the_pip_is_that_of_this_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

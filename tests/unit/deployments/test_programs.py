@@ -33,3 +33,23 @@ def test_existing_names_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_containers_keep_their_images_environment() -> None:
     assert DockerLauncher.lacks is not ForkServerLauncher.lacks
+
+
+def test_what_is_installed_while_the_agent_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(programs.time, "monotonic", lambda: now)
+    found = {"jupyterlab": "pip install x", "sshd": "apt install y"}
+    watch = programs.Watch(lambda: dict(found))
+    watch.registered({**found, "mounts": "no"})
+    assert watch.untold() is None
+    now += programs.LOOK_SECONDS
+    assert watch.untold() is None  # looked, and nothing has changed
+    del found["jupyterlab"]
+    assert watch.untold() is None  # looked a moment ago
+    now += programs.LOOK_SECONDS
+    assert watch.untold() == found
+    now += programs.LOOK_SECONDS
+    assert watch.untold() == found  # the answer was lost
+    watch.told(found)
+    now += programs.LOOK_SECONDS
+    assert watch.untold() is None

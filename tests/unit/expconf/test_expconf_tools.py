@@ -68,6 +68,27 @@ def test_overrides_of_a_file_keep_its_lines() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
+        (
+            "searcher.max_trial=3",
+            "searcher.max_trial: unknown field for name: random; did you mean 'max_trials'?",
+        ),
+        ("searcher.max_trials=a", "searcher.max_trials: expected an integer, found 'a'"),
+        ("seracher.metric=x", "seracher: unknown field; did you mean 'searcher'?"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_not_looked_for_in_the_file(
+    override: str, message: str
+) -> None:
+    text = "entrypoint: x\nsearcher:\n  name: random\n  metric: loss\n  max_trials: 4\n"
+    changed = apply_overrides(load_yaml(text, "c.yaml"), [override, "searcher.max_length.epochs=3"])
+    with pytest.raises(ConfigError) as caught:
+        validate(changed, complete=False)
+    assert str(caught.value).startswith(f"--config: {message}")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
         ("searcher", "'searcher' is not of the form a.b.c=value"),
         ("=3", "'=3' is not of the form a.b.c=value"),
         ("a..b=3", "'a..b=3' is not of the form a.b.c=value"),

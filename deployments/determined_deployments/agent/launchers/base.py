@@ -221,6 +221,10 @@ class Launcher(ABC):
         (:class:`~determined.common.wire.agents.Registration`). Empty: they are there, or come with images."""
         return {}
 
+    def missing_programs(self) -> dict[str, str]:
+        """The programs among :meth:`lacks`, looked for anew; quick, as it is called once a minute."""
+        return {}
+
     def work_dir(self, kind: Kind, id_: str) -> Path:
         """The directory for a job's files, by the path that the job knows it under. Two jobs may have the
         same one; a second job of the same kind and id has."""

@@ -159,7 +159,8 @@ def summary(document: dict[str, Any], seconds: float) -> list[str]:
         f"experiment {experiment['id']} {experiment['state']} after {f.duration(seconds)}"
         f" (trials: {trials or 'none'})"
     ]
-    if experiment["reason"] and experiment["state"] != "COMPLETED":
+    # Without a best trial it says what the trials reported instead, and which name is near.
+    if experiment["reason"] and (experiment["state"] != "COMPLETED" or best is None):
         lines.append(f"reason: {experiment['reason']}")
     if best is not None:
         lines += [

@@ -7,6 +7,7 @@ import sys
 
 from determined.cli.errors import CliError, talk
 from determined.cli.state import State
+from determined.common import installation
 from determined.common.master import Source
 
 
@@ -54,6 +55,11 @@ def ensure_cluster(shared: State) -> None:
     reason = reason_to_start(shared)
     if reason is None:
         return
+    if (missing := installation.no_platform()) is not None:
+        raise CliError(
+            f"{reason}; give the address of a cluster with -m or DET_MASTER. None can be started on this "
+            f"machine: {missing}"
+        )
     talk(f"{reason}: starting a cluster on this machine")
     code = start_local_cluster()
     if code != 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import re
 import shlex
@@ -37,7 +38,12 @@ def missing(planned: Submission, config_file: Path, model_dir: Path | None) -> s
             return None
         wanted = f"{name}.py"
     else:
-        found = _script(config.get("entrypoint"))
+        entrypoint = config.get("entrypoint")
+        bare = _bare_script(entrypoint)
+        if bare is not None and bare in paths and not _has_image(config):
+            interpreter = "python3" if bare.endswith(".py") else "bash"
+            return f"the entrypoint runs {bare}, which is a file and no command: write {interpreter} {bare}"
+        found = _script(entrypoint)
         if found is None or found in paths:
             return None
         wanted = found
@@ -59,19 +65,29 @@ def _advice(wanted: str, paths: set[str], config_file: Path, model_dir: Path | N
         )
     if model_dir.is_dir() and (model_dir / wanted).is_file():
         return ": a .detignore, or a rule for every folder, leaves it out"
-    return f" ({model_dir})"
+    near = difflib.get_close_matches(wanted, paths, n=1, cutoff=0.8)
+    return f" ({model_dir})" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _bare_script(entrypoint: Any) -> str | None:
+    """The script that an entrypoint names as if it were a command on the PATH."""
+    words = _words(entrypoint)
+    return words[0] if words and "/" not in words[0] and _SCRIPT.fullmatch(words[0]) else None
+
+
+def _words(entrypoint: Any) -> Sequence[str]:
+    """The words of a plain command line; none where a shell makes something else of it."""
+    if not isinstance(entrypoint, str):
+        return [str(word) for word in entrypoint or ()]
+    try:
+        return [] if _SHELL.search(entrypoint) else shlex.split(entrypoint)
+    except ValueError:
+        return []
 
 
 def _script(entrypoint: Any) -> str | None:
     """The script that a plain command line runs, below the working directory."""
-    words: Sequence[str]
-    if isinstance(entrypoint, str):
-        try:
-            words = [] if _SHELL.search(entrypoint) else shlex.split(entrypoint)
-        except ValueError:
-            return None
-    else:
-        words = [str(word) for word in entrypoint or ()]
+    words = _words(entrypoint)
     if not words or not _INTERPRETER.fullmatch(words[0]):
         return None
     rest = list(words[1:])

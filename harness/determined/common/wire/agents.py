@@ -10,6 +10,7 @@ from determined.common.wire.message import Message, checked
 from determined.common.wire.times import HEARTBEAT_S
 
 JUPYTERLAB, TENSORBOARD, SSHD = "jupyterlab", "tensorboard", "sshd"
+PROGRAMS = (JUPYTERLAB, TENSORBOARD, SSHD)
 """Programs that this package does not bring: of notebooks, TensorBoards and shells."""
 MOUNTS = "mounts"
 """What ``bind_mounts`` and ``shm_size`` need of the kernel, where tasks are processes of the machine."""
@@ -108,8 +109,9 @@ class WorkRequest(Message):
 
     ``running``: allocations that the agent has started and not yet reported as ended. ``prefect_poll_seq``:
     the last number that it received, see :class:`Work`. ``experiments``: those of which it keeps something
-    until they have ended. ``package_bytes``: what these have installed, by their numbers as texts; None: as
-    it was said last.
+    until they have ended. ``package_bytes``: what these have installed, by their numbers as texts;
+    ``programs``: the :data:`PROGRAMS` in :attr:`Registration.lacks`, as people install them while the agent
+    runs. None: as it was said last.
     """
 
     session: UUID
@@ -119,6 +121,7 @@ class WorkRequest(Message):
     wire: int = 0
     experiments: list[int] = field(default_factory=list)
     package_bytes: dict[str, int] | None = None
+    programs: dict[str, str] | None = None
 
 
 @checked

@@ -28,6 +28,9 @@ class ForkServerLauncher(ForkingLauncher):
     def lacks(self) -> dict[str, str]:
         return programs.lacking()
 
+    def missing_programs(self) -> dict[str, str]:
+        return programs.missing()
+
     @classmethod
     def leg_zygote(cls) -> ZygotePlan:
         return ZygotePlan(TRIAL, ROOT, plans.TRIAL_MODULES, plans.trial_optional())
