@@ -44,7 +44,7 @@ def test_a_namespace_is_deleted(
 ) -> None:
     other = dataclasses.replace(target, namespace=f"det-test-{secrets.token_hex(3)}")
     with namespace(other):
-        started.append(Agent(cluster, other, "kube-namespace", unplaced_after=4))
+        started.append(Agent(cluster, other, "kube-namespace", unplaced_after=20))
         truth = Truth(cluster, other, tmp_path)
         truth.begun()
     # It is gone.

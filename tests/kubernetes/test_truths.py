@@ -55,7 +55,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def agent(cluster: LocalCluster, target: Target) -> Iterator[Agent]:
-    made = Agent(cluster, target, "kube-1", unplaced_after=4)
+    made = Agent(cluster, target, "kube-1", unplaced_after=4 if target.standin else 20)
     yield made
     made.stop()
 
@@ -72,7 +72,8 @@ def told_in_time(truth: Truth, words: str) -> None:
     told = truth.ended()
     assert "its machine is going away" in told
     assert words in told
-    assert truth.states() == ["PREEMPTED", "COMPLETED"]
+    # The next leg may have waited longer than `unplaced_after` for its pod.
+    assert (truth.states()[0], truth.states()[-1]) == ("PREEMPTED", "COMPLETED")
     assert truth.restarts() == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.launchers.base import Exit
-from determined_deployments.agent.launchers.kubernetes import ends
+from determined_deployments.agent.launchers.kubernetes import cluster, ends
 from determined_deployments.agent.launchers.kubernetes.ends import Sight, Wait
 
 NAME = "determined-container"
@@ -248,6 +248,17 @@ def test_the_registrys_words_are_kept_while_the_node_only_backs_off() -> None:
     found = waits(pod=pod(state, phase="Pending"), told={"Failed": "manifest unknown"})
     assert found is not None and found.at_once
     assert found.words == "image img cannot be pulled: manifest unknown"
+
+
+def test_events_without_a_registrys_words_do_not_take_their_place() -> None:
+    def kept(message: str) -> bool:
+        about = {"kind": "Pod", "name": "det-7-x", "uid": "p1"}
+        event = {"metadata": {"uid": "e1"}, "involvedObject": about, "reason": "Failed"}
+        return cluster._event({**event, "message": message}) is not None
+
+    assert kept('Failed to pull image "img": rpc error: no such host')
+    assert not kept("Error: ErrImagePull")
+    assert not kept("Error: ImagePullBackOff")
 
 
 def test_a_container_that_cannot_be_configured_waits_and_fails_to_start() -> None:

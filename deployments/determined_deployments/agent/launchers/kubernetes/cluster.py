@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 RIGHTS = "give the agent's account the rights of docs/operate/kubernetes.md"
 Changed = Callable[[str, str, Json | None], None]
+SAYS_NOTHING = ("Error: ErrImagePull", "Error: ImagePullBackOff")
+"""Events of the reason Failed that follow the one with the registry's words."""
 NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -197,6 +199,8 @@ def _event(event: Json) -> Json | None:
     about = event.get("involvedObject") or {}
     name = str(about.get("name") or "")
     if not name.startswith(names.PREFIX) or about.get("kind") not in ("Job", "Pod"):
+        return None
+    if event.get("message") in SAYS_NOTHING:
         return None
     return {
         "metadata": {"uid": event["metadata"]["uid"]},

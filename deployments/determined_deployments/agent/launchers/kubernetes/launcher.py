@@ -42,6 +42,9 @@ TICK_SECONDS = 1.0
 """Between two looks at legs that wait, and at slots."""
 SETTLE_SECONDS = 1.5
 """After which a leg whose pod is gone has ended: until then its last state or an event may say why."""
+SECOND_SECONDS = 5.0
+"""That a second pod of a Job may have, whose start the service refuses: a controller that has not heard yet
+makes another for each that is removed, many in a second."""
 HOLD_SECONDS = 15.0
 """That a gang is held back for nodes that are another agent's."""
 
@@ -223,8 +226,9 @@ class KubernetesLauncher(ForkingLauncher):
     async def _end_second(self, leg: Placed, name: str) -> None:
         logger.warning("%s: %s is a second pod of its Job, removing it", leg.id, name)
         if ends.is_ending(leg.pod) and not leg.is_fenced:
-            # Else its controller would make a third.
+            # Else its controller would make a third; that ends this one itself, once it has heard.
             await self._fence(leg)
+            await asyncio.sleep(SECOND_SECONDS)
         await self._hands.kill_pod(name)
 
     async def _tick(self) -> None:
