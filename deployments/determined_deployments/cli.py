@@ -66,7 +66,7 @@ def run_service(config: SettingsFile) -> None:
 def run_prefect(config: SettingsFile) -> None:
     """Run Prefect's server alone, in the foreground until SIGTERM: for systemd, with a Postgres of yours.
 
-    It reads prefect_api_url, prefect_auth, prefect_db_url, prefect_redis_url, db_wait_s and data_dir. It waits
+    It reads prefect_api_url, prefect_auth, prefect_db_url, prefect_redis_url, db_wait_s, data_dir. It waits
     for Postgres, makes and migrates its tables when it starts, and sends nothing anywhere. Variables
     PREFECT_… of the environment win.
     """
