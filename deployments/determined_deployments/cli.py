@@ -56,7 +56,7 @@ def run_service(config: SettingsFile) -> None:
     """Run the service alone, in the foreground until SIGTERM: for systemd, with a Postgres and a Prefect of
     yours.
 
-    It makes and migrates its tables when it starts, and waits for Prefect.
+    It waits for Postgres (db_wait_s), makes and migrates its tables when it starts, and waits for Prefect.
     """
     from determined_deployments import foreground
 
@@ -68,8 +68,9 @@ def run_service(config: SettingsFile) -> None:
 def run_prefect(config: SettingsFile) -> None:
     """Run Prefect's server alone, in the foreground until SIGTERM: for systemd, with a Postgres of yours.
 
-    It reads prefect_api_url, prefect_auth, prefect_db_url and data_dir, makes and migrates its tables when it
-    starts, and sends nothing anywhere. Variables PREFECT_… of the environment win.
+    It reads prefect_api_url, prefect_auth, prefect_db_url, prefect_redis_url, db_wait_s, data_dir. It waits
+    for Postgres, makes and migrates its tables when it starts, and sends nothing anywhere. Variables
+    PREFECT_… of the environment win.
     """
     from determined_deployments import foreground
 

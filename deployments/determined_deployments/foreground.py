@@ -1,6 +1,8 @@
 """`det deploy service`, `prefect` and `migrate`: one component in this process, with servers of one's own.
 
 All read the service's settings file, so that what they share (Prefect's address, its password) stands once.
+Each waits for Postgres (``db_wait_s``) before anything else, because nobody says which comes up first: in
+Kubernetes all pods of a release start at once. A signal ends the wait, as the program is not there yet.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from determined.common import installation
 from determined.common.wire import no_telemetry
 
 UMASK = 0o077
+DB_WAIT_S = 300.0
+"""As in the service's settings, where it is documented."""
 
 
 class SettingsError(Exception):
@@ -30,6 +34,8 @@ def serve(config: Path) -> NoReturn:
     from determined_deployments.local import service
 
     _require_package()
+    given = _read(config)
+    _wait_for_database(config, given, given.get("db_url"))
     _become((service.MODULE,), {"DET_SERVICE_CONFIG": str(config), **service.MEMORY})
 
 
@@ -52,6 +58,8 @@ def migrate(config: Path) -> NoReturn:
     from determined_deployments.local import prefect_server
 
     env = _prefect_environment(config)
+    given = _read(config)
+    _wait_for_database(config, given, given.get("db_url"))
     done = subprocess.run(
         [sys.executable, "-P", "-m", "determined_service.migration"],
         env={**no_telemetry.VARIABLES, **os.environ, "DET_SERVICE_CONFIG": str(config)},
@@ -77,9 +85,36 @@ def _prefect_environment(config: Path) -> dict[str, str]:
             f"postgresql://user:password@host/prefect; found {api_url} and "
             f"{databases.without_password(db_url)}"
         )
+    _wait_for_database(config, given, db_url)
     home = Path(data_dir) / "prefect"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return {**prefect_server.environment(api_url, auth, home, db_url), **os.environ}
+    found = prefect_server.environment(api_url, auth, home, db_url)
+    if given.get("prefect_redis_url") is not None:
+        if importlib.util.find_spec("prefect_redis") is None:
+            raise SettingsError(
+                f"{config}: prefect_redis_url needs the package prefect-redis: "
+                f"{installation.command('redis')}"
+            )
+        found |= prefect_server.shared_by_redis(_text(config, given, "prefect_redis_url"))
+    return {**found, **os.environ}
+
+
+def _wait_for_database(config: Path, given: Mapping[str, Any], url: object) -> None:
+    from determined_deployments.local import databases
+    from determined_deployments.local.errors import ClusterError
+
+    if not isinstance(url, str) or urlsplit(url).scheme not in ("postgresql", "postgres"):
+        return  # the component says what is wrong with it
+    seconds = given.get("db_wait_s", DB_WAIT_S)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds >= 0:
+        raise SettingsError(f"{config}: db_wait_s must be seconds, 0 or more; found {seconds!r}")
+    try:
+        databases.wait(url, seconds, lambda line: print(line, file=sys.stderr, flush=True))
+    except ClusterError as error:
+        raise SettingsError(
+            f"{error}\n{config} names the database; a server that needs longer to come up than {seconds:g} s "
+            "is waited for longer with db_wait_s"
+        ) from None
 
 
 def _become(words: tuple[str, ...], env: Mapping[str, str]) -> NoReturn:
@@ -110,5 +145,5 @@ def _read(config: Path) -> Mapping[str, Any]:
 def _text(config: Path, given: Mapping[str, Any], key: str) -> str:
     value = given.get(key)
     if not isinstance(value, str) or not value:
-        raise SettingsError(f"{config}: {key} is missing, or not a text; Prefect's server needs it")
+        raise SettingsError(f"{config}: {key} is missing, or not a text")
     return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import socket
 import sys
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 # While the server is built nearly nothing is garbage: looking for it as often as usual costs a
 # quarter of the time that takes.
 WHILE_STARTING = (50_000, 50, 100)
+
+TURN_S = 0.5
+# Any constant will do, so long as nothing else in Prefect's database locks the same one.
+_LOCK_KEY = 0x70726566 % 2**31
 
 NICENESS = 10
 """Nothing waits for Prefect's view of trials, so on a busy machine the trials go first."""
@@ -89,10 +94,27 @@ def start_migration() -> int:
 
 
 def migrate() -> None:
-    """Brings Prefect's tables up to date."""
+    """Brings Prefect's tables up to date. Any number of processes may call it at once: they take turns."""
+    asyncio.run(_migrate_in_turn())
+
+
+async def _migrate_in_turn() -> None:
+    import sqlalchemy as sa
     from prefect.server.database import provide_database_interface
 
-    asyncio.run(provide_database_interface().create_db())
+    database = provide_database_interface()
+    engine = await database.engine()
+    # The lock has its own connection: it must outlive the migrations' transactions. And no transaction of its
+    # own, for which an index that is made concurrently would wait, while this waits for the index.
+    async with engine.connect() as connection:
+        guard = await connection.execution_options(isolation_level="AUTOCOMMIT")
+        # Asked for again and again, because Prefect ends statements that take long.
+        for pause in itertools.repeat(TURN_S):
+            mine = sa.text("SELECT pg_try_advisory_lock(:key)")
+            if (await guard.execute(mine, {"key": _LOCK_KEY})).scalar_one():
+                break
+            await asyncio.sleep(pause)
+        await database.create_db()
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ fetched=
 for target in "$@"; do
     case $target in
     harness) extras=examples,tensorboard,s3,gcs,azure ;;
-    service | agent) extras=cluster,docker,kubernetes,mlflow,tpe,s3,gcs,azure ;;
+    service | agent) extras=cluster,docker,kubernetes,mlflow,redis,tpe,s3,gcs,azure ;;
     *) echo "no image $target; there are harness, service and agent" >&2; exit 1 ;;
     esac
     cp deployments/docker/Dockerfile "$context"

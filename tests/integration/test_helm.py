@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import re
@@ -175,6 +176,8 @@ def test_every_secret_of_settings_is_mounted_where_they_are_filled(values: Path)
         if "-agent-" in name:
             # An agent has no way into the databases.
             assert mounted == {"agent-token", "prefect-auth"}
+        # Nor has Postgres one into Redis; its pod names no settings.
+        assert ("prefect-redis-url" in mounted) is ("prefect-redis-url" in wanted), name
 
 
 def test_the_volume_of_checkpoints_is_beside_the_pools_own() -> None:
@@ -226,9 +229,9 @@ def test_no_pod_has_more_than_it_needs(values: Path) -> None:
     for name, spec in pods(rendered(values)):
         assert spec["securityContext"]["runAsNonRoot"] is True, name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        # Of all pods the agents' alone speak to Kubernetes.
+        # Of all pods the agents' alone speak to Kubernetes, and what removes their leftovers.
         token = spec["automountServiceAccountToken"]
-        assert token is False or "-agent-" in name, name
+        assert token is False or "-agent-" in name or name.endswith("-leftovers"), name
         for container in spec["containers"]:
             security = container["securityContext"]
             assert security["readOnlyRootFilesystem"] is True
@@ -294,6 +297,86 @@ def test_several_processes_of_the_service_are_kept_apart_and_one_stays() -> None
     assert (budget["apiVersion"], old["apiVersion"]) == ("policy/v1", "policy/v1beta1")
 
 
+def test_several_processes_of_prefects_server_have_a_redis_between_them() -> None:
+    objects = rendered(CHART / "ci/traefik-values.yaml")
+    (server,) = of_kind(objects, "Deployment", "-prefect-prefect")
+    assert server["spec"]["replicas"] == 2
+    (budget,) = of_kind(objects, "PodDisruptionBudget", "-prefect-prefect")
+    assert (
+        budget["spec"]["selector"]["matchLabels"].items()
+        <= server["spec"]["template"]["metadata"]["labels"].items()
+    )
+    (secret,) = of_kind(objects, "Secret")
+    given = base64.b64decode(secret["data"]["prefect-redis-url"]).decode()
+    assert given == "redis://:p%2Fw@redis.example.com:6379/0"
+    # Nowhere else: the address has a password in it.
+    assert sum(given in json.dumps(one) for one in objects) == 0
+
+
+def test_an_upgrade_does_not_restart_postgres() -> None:
+    (server,) = of_kind(rendered(CHART / "ci/small-values.yaml"), "StatefulSet")
+    assert server["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ("production", {"nginx.ingress.kubernetes.io/proxy-read-timeout": "3600"}),
+        ("traefik", {"traefik.ingress.kubernetes.io/router.entrypoints": "websecure"}),
+    ],
+)
+def test_an_ingress_has_what_its_controller_needs(values: str, wanted: Json) -> None:
+    (ingress,) = of_kind(rendered(CHART / f"ci/{values}-values.yaml"), "Ingress")
+    annotations = ingress["metadata"]["annotations"]
+    assert wanted.items() <= annotations.items()
+    other = "traefik" if values == "production" else "nginx"
+    assert not any(other in name for name in annotations)
+    (tls,) = ingress["spec"]["tls"]
+    assert tls == {
+        "secretName": "det-tls",
+        "hosts": ["det.example.com", "*.tasks.example.com"],
+    }
+    assert [rule["host"] for rule in ingress["spec"]["rules"]] == tls["hosts"]
+
+
+def test_annotations_of_ones_own_win() -> None:
+    name = "nginx.ingress.kubernetes.io/proxy-read-timeout"
+    option = f"ingress.annotations.{name.replace('.', chr(92) + '.')}=60"
+    values = CHART / "ci/production-values.yaml"
+    (ingress,) = of_kind(rendered(values, "1.31", "--set-string", option), "Ingress")
+    assert ingress["metadata"]["annotations"][name] == "60"
+
+
+def test_jobs_in_a_namespace_that_stays_are_removed_after_the_agents_rights() -> None:
+    assert not of_kind(rendered(CHART / "ci/small-values.yaml"), "Job", "-leftovers")
+    assert not of_kind(rendered(CHART / "ci/other-cluster-values.yaml"), "Job", "-leftovers")
+    for values, wanted in (
+        ("shared-folder", ["training/r-determined-prefect-default"]),
+        ("gpus", ["spot-tasks/r-determined-prefect-p-"]),
+    ):
+        objects = rendered(CHART / f"ci/{values}-values.yaml")
+        (job,) = of_kind(objects, "Job", "-leftovers")
+        found = job["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert len(found) == len(wanted)
+        assert all(one.startswith(start) for one, start in zip(found, wanted, strict=True))
+        agents = {
+            json.loads(one["data"]["agent.json"])["agent_id"]
+            for one in of_kind(objects, "ConfigMap")
+            if "agent.json" in one["data"]
+        }
+        assert {one.partition("/")[2] for one in found} <= agents
+        hooks = [
+            one
+            for kind in ("ServiceAccount", "Role", "RoleBinding", "Job")
+            for one in of_kind(objects, kind, "-leftovers")
+        ]
+        assert len(hooks) == 4
+        for one in hooks:
+            assert one["metadata"]["annotations"]["helm.sh/hook"] == "post-delete"
+        (role,) = of_kind(objects, "Role", "-leftovers")
+        assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"deletecollection"}
+
+
 def test_migrations_run_before_an_upgrade_and_at_no_other_time() -> None:
     hooks = [one for one in rendered() if "helm.sh/hook" in one["metadata"].get("annotations", {})]
     assert {one["kind"] for one in hooks} == {"ConfigMap", "Job"}
@@ -322,6 +405,12 @@ def test_migrations_run_before_an_upgrade_and_at_no_other_time() -> None:
         ({"ingress": {"enabled": True}}, "ingress.host: the name"),
         ({"db": {"hostAddress": "x"}}, "db.password: of db.user"),
         ({"checkpointStorage": {"type": "shared_fs", "hostPath": "/c"}}, "baseline forbids"),
+        ({"prefect": {"replicas": 2}}, "prefect.replicas: 2 processes"),
+        ({"prefect": {"redis": {"url": "http://x"}}}, "does not match pattern"),
+        (
+            {"existingSecret": "x", "prefect": {"redis": {"url": "redis://x"}}},
+            "prefect.redis.url: with existingSecret",
+        ),
         ({"tasksNamespace": {"name": "det"}}, "would run in the namespace of the release"),
         (
             {"checkpointStorage": {"type": "shared_fs", "claim": "c", "hostPath": "/c"}},

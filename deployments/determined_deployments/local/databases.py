@@ -5,11 +5,12 @@ them.
 from __future__ import annotations
 
 import contextlib
+import time
 import urllib.parse
 from collections.abc import Callable, Mapping
 
 import psycopg
-from psycopg import sql
+from psycopg import conninfo, pq, sql
 
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.state import DATABASES, HOST, ClusterState
@@ -27,6 +28,8 @@ MOVE_WAITS = "20s"
 """The longest wait for a table in use."""
 OPTIONS = frozenset({"host", "port", "sslmode"})
 """Query options that both drivers (psycopg, asyncpg) accept."""
+LOOK_S = 1.0
+SAY_S = 15.0
 
 
 def embedded_url(state: ClusterState, database: str) -> str:
@@ -108,6 +111,49 @@ def answers(address: str) -> bool:
     except psycopg.OperationalError:
         return False
     return True
+
+
+def wait(address: str, seconds: float, say: Callable[[str], None]) -> None:
+    """Returns when the server at ``address`` takes connections; ``say`` hears for what it waits.
+
+    A login that the server refuses is no reason to wait. Raises ClusterError if the server does not take
+    connections for ``seconds``, or if ``address`` is not one.
+    """
+    until = time.monotonic() + seconds
+    next_line = 0.0
+    try:
+        given = conninfo.conninfo_to_dict(address)
+        words = conninfo.make_conninfo(**{"connect_timeout": 5, **given})
+    except psycopg.Error as error:
+        raise ClusterError(
+            f"{without_password(address)} is not an address of Postgres: {str(error).strip()}"
+        ) from None
+    while True:
+        found = pq.PGconn.ping(words.encode())
+        if found == pq.Ping.OK:
+            return
+        now = time.monotonic()
+        why = (
+            "it starts or ends" if found == pq.Ping.REJECT else "nothing there answers as Postgres"
+        )
+        if found == pq.Ping.NO_ATTEMPT or now >= until:
+            raise ClusterError(
+                f"no connection to {without_password(address)}: {_refusal(words) or why}"
+            )
+        if now >= next_line:
+            left = until - now
+            say(f"waiting for {without_password(address)}: {why}; {left:.0f} s more at most")
+            next_line = now + SAY_S
+        time.sleep(min(LOOK_S, until - now))
+
+
+def _refusal(words: str) -> str:
+    """Why there is no connection, as libpq says it; empty if there is one now."""
+    try:
+        psycopg.connect(words).close()
+    except psycopg.Error as error:
+        return str(error).strip()
+    return ""
 
 
 def ensure(address: str) -> None:

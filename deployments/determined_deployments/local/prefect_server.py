@@ -60,6 +60,21 @@ def environment(api_url: str, auth: str, home: Path, db_url: str) -> dict[str, s
     }
 
 
+def shared_by_redis(url: str) -> dict[str, str]:
+    """Of each of several servers on one database, which need a Redis between them: Prefect's own variables.
+
+    Events, their order, leases of concurrency limits and the turns of the background loops are in it.
+    """
+    return {
+        "PREFECT_SERVER_EVENTS_MESSAGING_BROKER": "prefect_redis.messaging",
+        "PREFECT_SERVER_EVENTS_MESSAGING_CACHE": "prefect_redis.messaging",
+        "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "prefect_redis.ordering",
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect_redis.lease_storage",
+        "PREFECT_REDIS_MESSAGING_URL": url,
+        "PREFECT_SERVER_DOCKET_URL": url,
+    }
+
+
 def component(layout: Layout, state: ClusterState, after: tuple[str, ...]) -> Component:
     """The server on ``state.prefect_port``, its tables in the database ``prefect``."""
     port = state.prefect_port

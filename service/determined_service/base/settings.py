@@ -67,6 +67,12 @@ class Settings(BaseModel):
     prefect_db_url: SecretStr | None = None
     """The database of Prefect's server, as ``db_url``: for ``det deploy prefect``, which reads this file,
     too. The service does not use it."""
+    prefect_redis_url: SecretStr | None = None
+    """``redis://:password@host:6379/0``, which several processes of Prefect's server on one database need
+    between them: for ``det deploy prefect``, with the package prefect-redis. None: one process."""
+    db_wait_s: float = Field(300.0, ge=0)
+    """Seconds that ``det deploy service``, ``prefect`` and ``migrate`` wait for a Postgres that is not up
+    yet, before they end with the reason. A refused login ends them at once."""
     trusted_proxies: list[str] = Field(default_factory=list)
     """Addresses of reverse proxies, or networks (``10.0.0.0/24``) of them: the service believes them who the
     visitor is, and that the way is encrypted (``X-Forwarded-For``, ``X-Forwarded-Proto``). The variable

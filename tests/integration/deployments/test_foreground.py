@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
+import socket
+import socketserver
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +131,7 @@ def test_a_migration_that_fails_changes_nothing_of_prefects(
     prefect = new_database(postgres_server)
     settings = {
         "db_url": "postgresql://nobody:x@127.0.0.1:1/none",
+        "db_wait_s": 0,
         "prefect_db_url": prefect,
         "prefect_api_url": "http://127.0.0.1:4200/api",
         "prefect_auth": "determined:secret",
@@ -137,7 +142,7 @@ def test_a_migration_that_fails_changes_nothing_of_prefects(
     command = [*DET, "deploy", "migrate", "--config", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 1
-    assert "does not answer" in done.stderr and "Traceback" not in done.stderr
+    assert "refused" in done.stderr and "Traceback" not in done.stderr
     with psycopg.connect(prefect) as connection:
         assert connection.execute("SELECT to_regclass('flow_run')").fetchone() == (None,)
 
@@ -167,3 +172,70 @@ def test_mistakes_are_one_line(tmp_path: Path, word: str, text: str | None, said
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 1
     assert said in done.stderr and "Traceback" not in done.stderr
+
+
+class Forwarder(socketserver.ThreadingTCPServer):
+    """The server of the tests at a TCP port, from the time on when this is made."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, port: int, path: str) -> None:
+        self.path = path
+        super().__init__(("127.0.0.1", port), socketserver.BaseRequestHandler)
+
+    def finish_request(self, request: socket.socket, client_address: object) -> None:
+        with socket.socket(socket.AF_UNIX) as there:
+            there.connect(self.path)
+            ends = {request: there, there: request}
+            while True:
+                readable, _, _ = select.select(list(ends), [], [])
+                for end in readable:
+                    if not (found := end.recv(65536)):
+                        return
+                    ends[end].sendall(found)
+
+
+def test_each_waits_for_a_postgres_that_comes_up_later(
+    postgres_server: str, tmp_path: Path
+) -> None:
+    """As in Kubernetes, where all pods of a release start at once."""
+    port = free_port()
+    wanted = new_database(postgres_server)
+    given = psycopg.conninfo.conninfo_to_dict(wanted)
+    database = f"postgresql://{given['user']}@127.0.0.1:{port}/{given['dbname']}?sslmode=disable"
+    config = tmp_path / "service.yaml"
+    settings = {
+        "port": free_port(),
+        "db_url": database,
+        "prefect_db_url": database,
+        "prefect_api_url": f"http://127.0.0.1:{free_port()}/api",
+        "prefect_auth": "determined:secret",
+        "agent_token": "token",
+        "data_dir": str(tmp_path),
+    }
+    config.write_text(yaml.safe_dump(settings))
+
+    def said(word: str) -> str:
+        return (tmp_path / f"{word}.log").read_text()
+
+    words = ("prefect", "service", "migrate")
+    with contextlib.ExitStack() as stack:
+        found = {word: stack.enter_context(deployed(word, config, tmp_path)) for word in words}
+        for word in words:
+            until(f"{word} to wait", lambda word=word: "waiting for postgresql://" in said(word))  # type: ignore[misc]
+        # A signal ends the wait.
+        found["prefect"].send_signal(signal.SIGTERM)
+        found["prefect"].wait(TIMEOUT_S)
+        assert found["service"].poll() is None and found["migrate"].poll() is None
+        with Forwarder(port, f"{given['host']}/.s.PGSQL.{given.get('port', 5432)}") as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            assert found["migrate"].wait(TIMEOUT_S) == 0, said("migrate")
+            url = f"http://127.0.0.1:{settings['port']}/health"
+            until("the service", lambda: answer(url) is not None)
+            server.shutdown()
+
+    config.write_text(yaml.safe_dump({**settings, "db_wait_s": 0}))
+    with deployed("service", config, tmp_path) as process:
+        assert process.wait(TIMEOUT_S) == 1
+    assert "refused" in said("service") and "db_wait_s" in said("service")

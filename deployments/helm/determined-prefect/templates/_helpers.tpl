@@ -77,12 +77,27 @@ http://localhost:{{ .Values.masterPort }}
 {{- if .Values.db.urlSecret }}secret{{ else if .Values.db.hostAddress }}host{{ else }}own{{ end -}}
 {{- end -}}
 
+{{/* Where Prefect's processes have their Redis: "" (none), "value" or "secret" */}}
+{{- define "det.redisKind" -}}
+{{- $redis := .Values.prefect.redis -}}
+{{- if $redis.urlSecret }}secret
+{{- else if $redis.url -}}
+{{- if .Values.existingSecret }}{{ fail "prefect.redis.url: with existingSecret no Secret is made that could hold it; name one with the key url in prefect.redis.urlSecret" }}{{ end -}}
+value
+{{- else if gt (int .Values.prefect.replicas) 1 -}}
+{{- fail (printf "prefect.replicas: %d processes of Prefect's server need a Redis between them, or each would tell its events to itself; give prefect.redis.url or prefect.redis.urlSecret, or replicas: 1" (int .Values.prefect.replicas)) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What is mounted as files where settings are filled: (list $ (list KEY…) WITH_DB) */}}
 {{- define "det.secretsVolume" -}}
 {{- $root := index . 0 -}}
 {{- $keys := index . 1 -}}
 {{- $db := index . 2 -}}
 {{- $kind := include "det.dbKind" $root -}}
+{{- /* Who reads the service's settings reads Redis' address in them: not agents, nor Postgres. */ -}}
+{{- $redis := "" -}}
+{{- if and $db $keys }}{{ $redis = include "det.redisKind" $root }}{{ end -}}
 - name: secrets
   projected:
     defaultMode: 0440
@@ -100,6 +115,14 @@ http://localhost:{{ .Values.masterPort }}
             {{- else if and $db (eq $kind "host") }}
             - {key: db-password, path: db-password}
             {{- end }}
+            {{- if eq $redis "value" }}
+            - {key: prefect-redis-url, path: prefect-redis-url}
+            {{- end }}
+      {{- if eq $redis "secret" }}
+      - secret:
+          name: {{ $root.Values.prefect.redis.urlSecret }}
+          items: [{key: url, path: prefect-redis-url}]
+      {{- end }}
       {{- if and $db (eq $kind "secret") }}
       - secret:
           name: {{ $root.Values.db.urlSecret }}
@@ -143,6 +166,32 @@ nodeSelector: {{ toJson . }}
 {{- with .tolerations }}
 tolerations: {{ toJson . }}
 {{- end }}
+{{- end -}}
+
+{{/* Of several pods of one component no two on one node, where that can be: (list $ "service") */}}
+{{- define "det.apart" -}}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{- include "det.selector" . | nindent 14 }}
+{{- end -}}
+{{/* One process is enough while nodes are drained: (list $ NAME COMPONENT) */}}
+{{- define "det.budget" -}}
+{{- $root := index . 0 -}}
+apiVersion: {{ ternary "policy/v1" "policy/v1beta1" (semverCompare ">=1.21-0" $root.Capabilities.KubeVersion.Version) }}
+kind: PodDisruptionBudget
+metadata:
+  name: {{ index . 1 }}
+  namespace: {{ $root.Release.Namespace }}
+  labels: {{- include "det.labels" $root | nindent 4 }}
+spec:
+  minAvailable: 1
+  selector:
+    matchLabels: {{- include "det.selector" (list $root (index . 2)) | nindent 6 }}
 {{- end -}}
 
 {{/* (list $ PORT PATH) */}}

@@ -31,6 +31,9 @@
 {{- $_ := set $found "mlflow_db_url" "$(db-mlflow-url)" -}}
 {{- end -}}
 {{- end -}}
+{{- if include "det.redisKind" . -}}
+{{- $_ := set $found "prefect_redis_url" "$(prefect-redis-url)" -}}
+{{- end -}}
 {{- with .Values.ingress -}}
 {{- if .enabled -}}
 {{- if not .host }}{{ fail "ingress.host: the name under which people reach the service" }}{{ end -}}

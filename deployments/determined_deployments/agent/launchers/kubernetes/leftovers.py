@@ -1,0 +1,52 @@
+"""``python -m …launchers.kubernetes.leftovers NAMESPACE/AGENT…``: removes what agents have left.
+
+An agent that ends leaves its tasks at work, because the next one takes them over. Where no next one comes
+(the chart's release is removed, and the namespace is not), this deletes their Jobs, with the pods, and their
+Secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from determined_deployments.agent.launchers.kubernetes import labels
+from determined_deployments.agent.launchers.kubernetes.client import (
+    ApiError,
+    Client,
+    Unconfigured,
+    Unreachable,
+)
+
+WITHIN_S = 120.0
+REQUESTS_PER_SECOND = 5.0
+
+
+async def remove(client: Client, namespace: str, agent_id: str) -> None:
+    """Deletes all that the agent has made in the namespace.
+
+    Raises ApiError, and Unreachable after WITHIN_S.
+    """
+    for path in (
+        f"/apis/batch/v1/namespaces/{namespace}/jobs",
+        f"/api/v1/namespaces/{namespace}/secrets",
+    ):
+        query = {"labelSelector": labels.selector(agent_id), "propagationPolicy": "Background"}
+        await client.request("DELETE", path, query=query, within=WITHIN_S)
+
+
+async def _main(targets: list[str]) -> None:
+    async with Client(None, None, REQUESTS_PER_SECOND) as client:
+        for target in targets:
+            namespace, _, agent_id = target.partition("/")
+            await remove(client, namespace, agent_id)
+            print(f"removed from {namespace}: the Jobs and Secrets of the agent {agent_id}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or not all("/" in one for one in sys.argv[1:]):
+        raise SystemExit("expected NAMESPACE/AGENT…")
+    try:
+        asyncio.run(_main(sys.argv[1:]))
+    except (ApiError, Unconfigured, Unreachable) as failure:
+        raise SystemExit(f"Jobs of tasks may be left: {failure}") from None
