@@ -32,6 +32,11 @@ class Background:
             try:
                 work()
             except BaseException as error:
+                error.add_note(
+                    f"It happened in the background, while {what}, which an earlier call had begun. "
+                    "Unless the service lists that checkpoint, nothing of it is stored; those before it are "
+                    "as they were. Mend the cause, then store again, or go on from the checkpoint before it."
+                )
                 # Raised by wait(); a script that never gets there shall be told too.
                 logger.error("%s: %s", what, error)
                 self._error = error
@@ -43,6 +48,10 @@ class Background:
             # needs. It does so by the same call, made earlier; these handlers too are called latest first.
             threading._register_atexit(self._join)  # type: ignore[attr-defined]
         self._thread.start()
+
+    def is_busy(self) -> bool:
+        """True if the work goes on. It does not raise the work's error."""
+        return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
         """Return when the work has ended. Raises the error that the work has raised, once."""

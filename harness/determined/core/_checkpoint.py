@@ -9,9 +9,9 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from determined import errors
 from determined._info import ClusterInfo
@@ -24,6 +24,9 @@ from determined.core._reporter import Reporter
 from determined.core._sharded_store import ShardedStore
 from determined.core._train import check_steps
 from determined.storage import Manifest, StorageManager, files
+
+if TYPE_CHECKING:
+    from determined.core._states import States
 
 logger = logging.getLogger("determined.core")
 
@@ -52,8 +55,8 @@ class CheckpointContext:
     same key with other values, raise errors.CheckpointConflict on every worker, and nothing is stored. If
     one worker fails in another way, every worker raises too.
 
-    With ``wait=False`` the checkpoint is stored in the background. The next call of any method here, or the
-    context's ``close()``, waits for it and raises its errors.
+    With ``wait=False``, and by ``save_state``, the checkpoint is stored in the background. The next call of
+    any method here, or the context's ``close()``, waits for it and raises its errors.
     """
 
     def __init__(
@@ -75,7 +78,12 @@ class CheckpointContext:
         self._after_store = after_store
         # What the service must know to find the files again; None: the experiment's storage.
         self._storage_section = storage_section
+        self._begin_background()
+
+    def _begin_background(self) -> None:
         self._background = Background()
+        # Made with the first state to store, with torch.
+        self._states: States | None = None
 
     def upload(
         self,
@@ -133,14 +141,8 @@ class CheckpointContext:
         self._plain_metadata(metadata)
         storage_id = str(uuid.uuid4())
         if wait:
-            with self._storage.store(storage_id) as staging:
-                yield staging.path, storage_id
-                final = self._plain_metadata(metadata)
-                file = staging.path / METADATA_FILE
-                file.unlink(missing_ok=True)  # a link that the block made may lead to another file
-                file.write_bytes(encoded(final))
-            assert staging.manifest is not None
-            self._report_checkpoint(storage_id, staging.manifest, final)
+            with self._storing(storage_id, metadata) as path:
+                yield path, storage_id
             return
         with contextlib.ExitStack() as exits:
             path = exits.enter_context(files.scratch())
@@ -148,9 +150,109 @@ class CheckpointContext:
                 yield path, storage_id
             self._store_in_background(storage_id, path, self._plain_metadata(metadata), exits)
 
+    def save_state(
+        self,
+        state: Mapping[str, Any],
+        metadata: dict[str, Any] | None = None,
+        *,
+        shard: bool = False,
+        busy: Literal["wait", "skip"] = "wait",
+    ) -> str | None:
+        """Store ``state`` as it is now, while the training goes on and changes it. Returns the uuid.
+
+        The training stands still for a copy of the state in memory; a thread stores that copy, as
+        :meth:`store_path` would with ``torch.save(state, path / "state.pt")``. It takes one copy's memory,
+        which is kept for the next call. If more than 0.8 of the available memory were needed, this returns
+        only when the checkpoint is stored, with a warning.
+
+        With ``shard`` every worker gives its part, as to ``torch.distributed.checkpoint.save``, which writes
+        the files; load them with ``torch.distributed.checkpoint.load(state, checkpoint_id=path)``. This needs
+        ``torch.distributed`` in trials of several processes.
+
+        ``busy``: whether to wait, or to store nothing and return None, when the last checkpoint of the
+        background is not stored yet. The error of that one, if any, is raised here.
+
+        Raises ValueError, TypeError and what pickling the state raises, e.g. for a lambda.
+        """
+        from determined.core import _states
+
+        self._check_caller("save_state", shard, wait=True)
+        if busy not in ("wait", "skip"):
+            raise ValueError(f'save_state(busy=…) is "wait" or "skip", found {busy!r}')
+        if shard:
+            skips = self._dist.broadcast(busy == "skip" and self.is_busy())
+        else:
+            skips = busy == "skip" and self.is_busy()
+        if skips:
+            return None
+        if not shard:
+            return self._save_state(
+                state, metadata, lambda path, copied: _states.save(copied, path / _states.FILE)
+            )
+        return self._of_torch().store_shards(
+            dict(state),
+            metadata,
+            self._shards,
+            self.wait,
+            self._check_metadata,
+            self._background.start,
+        )
+
+    def _save_state(
+        self,
+        state: Any,
+        metadata: dict[str, Any] | None,
+        write: Callable[[Path, Any], object],
+    ) -> str:
+        """Store what ``write(path, state)`` writes of the state as it is now. It is called in the background
+        with a copy; if the memory does not suffice for one, at once with the state itself.
+        """
+        self.wait()
+        given = self._plain_metadata(metadata)
+        storage_id = str(uuid.uuid4())
+        copied = self._of_torch().copy(state)
+
+        def work(state: Callable[[], Any]) -> None:
+            with self._storing(storage_id, given) as path:
+                write(path, state())
+
+        if copied is None:
+            work(lambda: state)
+        else:
+            self._background.start(f"storing checkpoint {storage_id}", lambda: work(copied.state))
+        return storage_id
+
+    def _of_torch(self) -> States:
+        if self._states is None:
+            from determined.core._states import States
+
+            self._states = States(self._dist)
+        return self._states
+
+    def _close(self) -> None:
+        """Give memory back; nothing is being stored any more."""
+        if self._states is not None:
+            self._states.close()
+
+    def is_busy(self) -> bool:
+        """True while a checkpoint is being stored in the background."""
+        return self._background.is_busy()
+
     def wait(self) -> None:
         """Wait until the checkpoint of the background, if any, is stored and reported. Raises its errors."""
         self._background.wait()
+
+    @contextlib.contextmanager
+    def _storing(self, storage_id: str, metadata: dict[str, Any] | None) -> Iterator[Path]:
+        """The files that the block writes become the checkpoint, which is reported."""
+        with self._storage.store(storage_id) as staging:
+            yield staging.path
+            final = self._plain_metadata(metadata)
+            file = staging.path / METADATA_FILE
+            file.unlink(missing_ok=True)  # a link that the block made may lead to another file
+            file.write_bytes(encoded(final))
+        assert staging.manifest is not None
+        self._report_checkpoint(storage_id, staging.manifest, final)
 
     def _store(
         self,
@@ -175,9 +277,14 @@ class CheckpointContext:
 
         self._background.start(f"storing checkpoint {storage_id}", work)
 
-    def _shards(self) -> ShardedStore:
+    def _shards(self, twin: DistributedContext | None = None) -> ShardedStore:
+        """``twin``: for the calls of the background."""
         return ShardedStore(
-            self._dist, self._storage, self.wait, self._check_metadata, self._report_checkpoint
+            twin or self._dist,
+            self._storage,
+            self.wait if twin is None else lambda: None,
+            self._check_metadata,
+            self._report_checkpoint,
         )
 
     def download(
@@ -372,7 +479,7 @@ class DummyCheckpointContext(CheckpointContext):
     def __init__(self, dist: DistributedContext, storage: StorageManager) -> None:
         self._dist = dist
         self._storage = storage
-        self._background = Background()
+        self._begin_background()
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
         self.wait()

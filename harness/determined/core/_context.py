@@ -145,6 +145,7 @@ class Context:
                 self.train.report_early_exit(EarlyExitReason.INVALID_HP)
             try:
                 self.checkpoint.wait()
+                self.checkpoint._close()
             finally:
                 self.profiler.off()
                 self._on_close.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from typing import Any
@@ -62,6 +63,8 @@ class DistributedContext:
         self.cross_rank = cross_rank
         self.cross_size = cross_size
         self._closed = False
+        self._chief_ip = chief_ip
+        self._twins: list[DistributedContext] = []
         self._group = self._local = Group(0, {})
         if size > 1:
             port = pub_port + port_offset
@@ -101,6 +104,29 @@ class DistributedContext:
             where for machine, rank, where in everybody if (machine, rank) == (self.cross_rank, 0)
         )
         return Group.join(tuple(address), self.local_rank, key)
+
+    def twin(self) -> DistributedContext:
+        """A context of the same workers for calls that another thread makes meanwhile: its connections are
+        separate. All workers call this together. It is closed with this context, and has no calls among the
+        workers of one machine. Raises OSError, TimeoutError.
+        """
+        self._check_open()
+        twin = copy.copy(self)
+        twin._twins = []
+        twin._group = twin._local = Group(0, {})
+        if self.size > 1:
+            key, listener = _collective.secret(), None
+            if self.rank == 0:
+                host = "127.0.0.1" if self.cross_size == 1 else ""
+                listener = _collective.listen((host, 0))
+                port = self.broadcast(listener.getsockname()[1])
+                twin._group = Group.lead(listener, self.size, key)
+            else:
+                port = self.broadcast(None)
+                host = "127.0.0.1" if self.cross_size == 1 else str(self._chief_ip)
+                twin._group = Group.join((host, port), self.rank, key)
+        self._twins.append(twin)
+        return twin
 
     @classmethod
     def from_torch_distributed(cls, chief_ip: str | None = None) -> DistributedContext:
@@ -150,6 +176,8 @@ class DistributedContext:
     def close(self) -> None:
         """May be called twice; no collective call after it."""
         self._closed = True
+        for twin in self._twins:
+            twin.close()
         self._local.close()
         self._group.close()
 

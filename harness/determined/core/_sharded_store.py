@@ -52,9 +52,11 @@ class ShardedStore:
         return storage_id
 
     @contextlib.contextmanager
-    def store_path(self, metadata: dict[str, Any] | None) -> Iterator[tuple[Path, str]]:
-        """As ``CheckpointContext.store_path(shard=True)``."""
-        storage_id = self._begin()
+    def store_path(
+        self, metadata: dict[str, Any] | None, storage_id: str | None = None
+    ) -> Iterator[tuple[Path, str]]:
+        """As ``CheckpointContext.store_path(shard=True)``; ``storage_id``: the chief's choice."""
+        storage_id = self._begin(storage_id)
         with (
             self._abort_if_it_fails(storage_id),
             self._storage.stage(storage_id, str(self._dist.rank)) as path,
@@ -73,12 +75,12 @@ class ShardedStore:
             stored = self._store(storage_id, path, shard)
         self._report_once(storage_id, *stored)
 
-    def _begin(self) -> str:
+    def _begin(self, chosen: str | None = None) -> str:
         def begin() -> str:
             self._before()
             if self._dist.rank:
                 return ""
-            storage_id = str(uuid.uuid4())
+            storage_id = chosen or str(uuid.uuid4())
             self._storage.begin(storage_id)
             return storage_id
 

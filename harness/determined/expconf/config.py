@@ -86,6 +86,11 @@ class ExperimentConfig(Section):
     checkpoint_policy: Literal["best", "all", "none"] = Field(
         "best", description="when to checkpoint after a validation"
     )
+    async_checkpoints: Literal[True, False, "skip"] | None = Field(
+        None,
+        description="store checkpoints while the training goes on; while the last one is not stored the next "
+        "waits (true) or, if it is one of min_checkpoint_period, is left out (skip)",
+    )
     min_validation_period: Length = Field(
         default_factory=_no_periods, description="validate at least this often; 0 = at the end"
     )

@@ -343,7 +343,7 @@ HEEDED = frozenset(
         *("records_per_epoch", "max_restarts", "max_failures", "preemption_timeout"),
         *("reproducibility", "log_policies", "profiling.enabled"),
         # By determined.pytorch, in scripts as well.
-        "optimizations.average_aggregated_gradients",
+        *("async_checkpoints", "optimizations.average_aggregated_gradients"),
         *(f"resources.{name}" for name in ("slots_per_trial", "max_slots", "resource_pool")),
         *(f"resources.{name}" for name in ("fallback", "placement", "is_single_node")),
         "environment.environment_variables",

@@ -118,7 +118,8 @@ def _translate(error: ErrorDetails, data: dict[str, Any], form: Format) -> Itera
         path = (*path, location[-1])
         yield Finding(MISSING, path, "required field is missing")
     elif kind == "literal_error":
-        allowed = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
+        found = re.findall(r"'([^']*)'|\b(True|False)\b", context["expected"])
+        allowed = [text or word.lower() for text, word in found] or [context["expected"]]
         yield wrong_choice(path, error["input"], allowed)
     elif kind == "value_error" and path == ("searcher",):
         # A plug-in's rule about several fields: a template may still change them.

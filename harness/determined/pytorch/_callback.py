@@ -72,7 +72,7 @@ class PyTorchCallback:
         """
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
-        """The checkpoint is stored."""
+        """The checkpoint is stored. With ``async_checkpoints`` the training has gone on meanwhile."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state to keep in checkpoints; must be picklable."""

@@ -55,6 +55,25 @@ class TrainingLoop:
         # The metrics of the last validation here, and the batch it came after.
         self._validated: tuple[int, dict[str, Any]] | None = None
         self._stopping = False
+        # The uuid of the last checkpoint, until its callbacks have been told that it is stored.
+        self._untold: str | None = None
+        self._stores_in_background = self._may_store_in_background()
+
+    def _may_store_in_background(self) -> bool:
+        wanted = self._plan.async_checkpoints
+        if wanted is None:
+            wanted = self._context.device.type == "cuda"
+        if not wanted:
+            return False
+        hooks = "on_checkpoint_end", "on_checkpoint_write_end"
+        if any(self._callbacks.overriding(hook) for hook in hooks):
+            logger.info(
+                "the training waits until checkpoints are stored (async_checkpoints has no effect), because "
+                "a callback overrides %s, which expects files of the training as it is",
+                " or ".join(hooks),
+            )
+            return False
+        return True
 
     def _check_wrapped(self) -> None:
         """Raises errors.InvalidModelException when checkpoints would have no state to go on from."""
@@ -201,17 +220,19 @@ class TrainingLoop:
             done = position.batches_trained
             periods = (plan.reporting_period, plan.validation_period, plan.checkpoint_period)
             self._train_stretch(scale.first_end(periods, done, last))
+            self._tell_stored(wait=False)
             done = position.batches_trained
             if self._is_chief:
                 target.progress(scale, done, self._core.train)
             if scale.ends(plan.validation_period, done) and not self._validation_is_current():
                 self._validate()
             if scale.ends(plan.checkpoint_period, done) and not self._checkpoint_is_current():
-                self._save()
+                self._save(may_skip=plan.async_checkpoints == "skip")
             if self._must_stop():
                 self._stopping = True
                 if not self._checkpoint_is_current():
                     self._save()
+                self._tell_stored(wait=True)
                 return
         # After a resume at this very batch the metrics are gone, and the searcher waits for them.
         if not self._validation_is_current() or (target.wants_metric and self._validated is None):
@@ -219,6 +240,7 @@ class TrainingLoop:
         # Save the checkpoint first: the searcher's decision may end this process.
         if not self._checkpoint_is_current():
             self._save()
+        self._tell_stored(wait=True)
         if self._is_chief and target.wants_metric and self._validated is not None:
             target.completed(self._validated[1][self._plan.searcher_metric or ""])
 
@@ -357,9 +379,16 @@ class TrainingLoop:
             return True
         return value <= best if plan.smaller_is_better else value >= best
 
-    def _save(self) -> None:
-        self._say("checkpointing")
+    def _save(self, may_skip: bool = False) -> None:
         context, position = self._context, self.position
+        if may_skip and context.distributed.broadcast(self._core.checkpoint.is_busy()):
+            logger.info(
+                "no checkpoint after batch %d: the last one is still being stored",
+                position.batches_trained,
+            )
+            return
+        self._tell_stored(wait=True)
+        self._say("checkpointing")
         position.last_ckpt = position.batches_trained
         uuid = None
         rng_states = context.distributed.gather(_rng.capture(context.device))
@@ -367,19 +396,32 @@ class TrainingLoop:
             state = _checkpoint.collect(context, self._callbacks, rng_states)
             self._callbacks.call("on_checkpoint_save_start", state)
             metadata = _checkpoint.metadata(position)
-            with self._core.checkpoint.store_path(metadata) as (path, uuid):
-                _checkpoint.write(
-                    path,
-                    state,
-                    dataclasses.replace(position),
-                    type(self._trial),
-                    context,
-                    self._code,
-                )
-                self._callbacks.call("on_checkpoint_end", str(path))
-                self._callbacks.call("on_checkpoint_write_end", str(path))
-        uuid = context.distributed.broadcast(uuid)
-        self._callbacks.call("on_checkpoint_upload_end", uuid=uuid)
+            now = dataclasses.replace(position)
+
+            def write(path: Path, state: dict[str, Any]) -> None:
+                _checkpoint.write(path, state, now, type(self._trial), context, self._code)
+
+            if self._stores_in_background:
+                uuid = self._core.checkpoint._save_state(state, metadata, write)
+            else:
+                with self._core.checkpoint.store_path(metadata) as (path, uuid):
+                    write(path, state)
+                    self._callbacks.call("on_checkpoint_end", str(path))
+                    self._callbacks.call("on_checkpoint_write_end", str(path))
+        self._untold = context.distributed.broadcast(uuid)
+        self._tell_stored(wait=not self._stores_in_background)
+
+    def _tell_stored(self, wait: bool) -> None:
+        """Tell the callbacks of the last checkpoint if it is stored, or when it is. Raises its errors."""
+        if self._untold is None:
+            return
+        checkpoint = self._core.checkpoint
+        is_over = wait or not checkpoint.is_busy()
+        if self._is_chief and is_over:
+            checkpoint.wait()
+        if self._context.distributed.broadcast(is_over):
+            uuid, self._untold = self._untold, None
+            self._callbacks.call("on_checkpoint_upload_end", uuid=uuid)
 
     def _say(self, status: str) -> None:
         if status != self._status and self._is_chief:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from determined import core, errors
 from determined.core._searcher import configured_length, has_operations
 from determined.pytorch._units import Batch, Epoch, Record, Scale, TrainUnit, from_searcher
 
 POLICIES = ("best", "all", "none")
+ASYNC = (None, True, False, "skip")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class FitPlan:
     profiling_enabled: bool
     searcher_metric: str | None
     smaller_is_better: bool
+    async_checkpoints: bool | Literal["skip"] | None
 
 
 class Goal:
@@ -129,6 +131,13 @@ def check_period(name: str, period: TrainUnit | None) -> None:
             f"{name} must be pytorch.Batch(n), pytorch.Epoch(n), pytorch.Record(n) or None, "
             f"found {period!r}"
         )
+
+
+def check_async(wanted: Any) -> None:
+    """Raises ValueError."""
+    # 1 and 0 are equal to True and False.
+    if not any(wanted is allowed or (wanted == allowed == "skip") for allowed in ASYNC):
+        raise ValueError(f'async_checkpoints must be True, False, "skip" or None, found {wanted!r}')
 
 
 def check_policy(policy: str) -> None:

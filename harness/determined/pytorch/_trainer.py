@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -131,6 +131,7 @@ class Trainer:
         step_zero_validation: bool = False,
         test_mode: bool = False,
         profiling_enabled: bool = False,
+        async_checkpoints: bool | Literal["skip"] | None = None,
     ) -> None:
         """Train, with a validation and a checkpoint at the end in any case.
 
@@ -148,6 +149,10 @@ class Trainer:
             step_zero_validation: validate before the first batch.
             test_mode: train one batch, validate one, write a checkpoint. Off-cluster only.
             profiling_enabled: sample the machine's load meanwhile.
+            async_checkpoints: go on with the training as soon as its state is copied, and store the
+            checkpoint in the background. With True the next checkpoint waits for the last one; with "skip"
+            one of ``checkpoint_period`` is left out when the last one is not stored yet. None: as the
+            configuration's ``async_checkpoints`` says, or else True on GPUs and False on CPUs.
 
         Raises:
             TypeError, ValueError: an argument is invalid. errors.InvalidExperimentException: the
@@ -160,6 +165,9 @@ class Trainer:
             raise TypeError("reporting_period must be a unit, e.g. pytorch.Batch(100)")
         _plan.check_period("reporting_period", reporting_period)
         _plan.check_policy(checkpoint_policy)
+        _plan.check_async(async_checkpoints)
+        if async_checkpoints is None:
+            async_checkpoints = context._exp_conf.get("async_checkpoints")
         if test_mode and context._managed:
             raise ValueError(
                 "test_mode is for training off-cluster; submit with --test-mode instead"
@@ -190,6 +198,7 @@ class Trainer:
             profiling_enabled=profiling_enabled or self._profiling,
             searcher_metric=(searcher or {}).get("metric"),
             smaller_is_better=bool((searcher or {}).get("smaller_is_better", True)),
+            async_checkpoints=async_checkpoints,
         )
         self._loop_class(self._trial, context, plan).run()
 

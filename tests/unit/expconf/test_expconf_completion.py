@@ -51,6 +51,7 @@ def test_every_default_exists() -> None:
             "tensorboard_path": None,
         },
         "checkpoint_policy": "best",
+        "async_checkpoints": None,
         "min_validation_period": {"batches": 0},
         "min_checkpoint_period": {"batches": 0},
         "perform_initial_validation": False,

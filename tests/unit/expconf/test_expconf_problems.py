@@ -61,7 +61,7 @@ def problems(text: str, template: dict | None = None) -> list[str]:
             "searcher:\n  name: single\nentrypont: x\n",
             [
                 "c.yaml:1: searcher.metric: required field is missing",
-                "c.yaml:3: entrypont: unknown field; did you mean 'entrypoint'? (allowed: one of 31 "
+                "c.yaml:3: entrypont: unknown field; did you mean 'entrypoint'? (allowed: one of 32 "
                 "fields, which `det experiment schema` lists)",
             ],
             id="misspelled required field is not also missing",
@@ -78,7 +78,7 @@ def problems(text: str, template: dict | None = None) -> list[str]:
             OK + "slots_per_trial: 4\n",
             [
                 "c.yaml:3: slots_per_trial: unknown field; did you mean 'resources.slots_per_trial'? "
-                "(allowed: one of 31 fields, which `det experiment schema` lists)"
+                "(allowed: one of 32 fields, which `det experiment schema` lists)"
             ],
             id="right field in the wrong section",
         ),
@@ -302,7 +302,8 @@ def problems(text: str, template: dict | None = None) -> list[str]:
         pytest.param(
             OK + "profiling: {begin_on_batch: 5, end_after_batch: 2}\nmax_restarts: -1\n"
             "checkpoint_policy: bets\nretention_policy: {log_retention_days: -2}\nversion: 1\n"
-            "reproducibility: {experiment_seed: -1}\nscheduling_unit: 0\nmax_failures: 0\n",
+            "reproducibility: {experiment_seed: -1}\nscheduling_unit: 0\nmax_failures: 0\n"
+            "async_checkpoints: skpi\n",
             [
                 "c.yaml:3: profiling.end_after_batch: must not be before begin_on_batch (5), found 2",
                 "c.yaml:4: max_restarts: must be at least 0, found -1",
@@ -313,6 +314,8 @@ def problems(text: str, template: dict | None = None) -> list[str]:
                 "c.yaml:8: reproducibility.experiment_seed: must be at least 0, found -1",
                 "c.yaml:9: scheduling_unit: must be at least 1, found 0",
                 "c.yaml:10: max_failures: must be at least 1, found 0",
+                "c.yaml:11: async_checkpoints: found 'skpi'; did you mean 'skip'? (allowed: true, false, "
+                "skip)",
             ],
             id="ranges",
         ),

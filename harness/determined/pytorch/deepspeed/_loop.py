@@ -122,7 +122,14 @@ class EngineLoop(TrainingLoop):
 
     # Checkpoints.
 
-    def _save(self) -> None:
+    def _may_store_in_background(self) -> bool:
+        if self._plan.async_checkpoints:
+            logger.info(
+                "async_checkpoints has no effect: DeepSpeed's engines write their own files"
+            )
+        return False
+
+    def _save(self, may_skip: bool = False) -> None:
         self._say("checkpointing")
         position = self.position
         position.last_ckpt = position.batches_trained
