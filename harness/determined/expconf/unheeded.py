@@ -138,7 +138,7 @@ def dropped(text: str) -> list[str]:
 def dropped_fields(given: Mapping[str, Any]) -> list[str]:
     """A sentence for each field of an experiment's configuration, as given, that is read and not stored."""
     return [
-        f"{name} is read and dropped: {instead}"
+        f"{name} is ignored: {instead}"
         for name, instead in DROPPED.items()
         if value_of(given, name) is not None
     ]

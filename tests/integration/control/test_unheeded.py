@@ -181,7 +181,7 @@ async def test_fields_of_old_that_are_dropped(world: World) -> None:
     await world.register(slots=1)
     config = SINGLE + "resources: {agent_label: gpu}\n"
     words = (
-        "resources.agent_label is read and dropped: today's field is resources.placement, such as {labels: "
+        "resources.agent_label is ignored: today's field is resources.placement, such as {labels: "
         "{gpu: a100}}"
     )
     assert await remarks_of(world, config, validateOnly=True) == [words]

@@ -289,6 +289,16 @@ def test_trials_and_checkpoints(det: Det, service: FakeService) -> None:
     assert service.params[-1]["orderBy"] == "ORDER_BY_DESC"
     best = json.loads(det("e", "lc", 1, "--best", 3, "--json").stdout)
     assert [c["uuid"] for c in best] == ["high", "low"]
+    files = {"resources": {"state.pt": "2048"}}
+    service.checkpoints = [
+        {**checkpoint("kept", 3, 0.9), **files},
+        {**checkpoint("gone", 3, 0.1), **files, "state": "STATE_DELETED"},
+    ]
+    sizes = {
+        row["UUID"]: row["Size"]
+        for row in csv.DictReader(io.StringIO(det("e", "lc", 1, "--csv").stdout))
+    }
+    assert sizes == {"kept": "2.0 KiB", "gone": "0 B"}
 
 
 def test_logs(det: Det, service: FakeService) -> None:

@@ -359,7 +359,7 @@ def test_scripts_outside_the_cluster() -> None:
 
 def test_fields_of_old_that_are_dropped() -> None:
     text = "resources: {agent_label: gpu, slots: 3}\ndata_layer: {type: shared_fs}\n"
-    assert [one.split(" is read and dropped: ")[0] for one in dropped(text)] == [
+    assert [one.split(" is ignored: ")[0] for one in dropped(text)] == [
         "data_layer",
         "resources.agent_label",
         "resources.slots",

@@ -66,6 +66,13 @@ def _validation(record: Record) -> Any:
     return (_training(record).get("validationMetrics") or {}).get("avgMetrics") or None
 
 
+def _stored_bytes(record: Record) -> int:
+    """Resources of a deleted checkpoint say which files it had."""
+    if f.state(record.get("state")) == "DELETED":
+        return 0
+    return sum(int(size) for size in (record.get("resources") or {}).values())
+
+
 CHECKPOINTS = (
     Column("Trial ID", lambda r: _training(r).get("trialId")),
     Column("Total Batches", lambda r: (r.get("metadata") or {}).get("steps_completed")),
@@ -73,9 +80,7 @@ CHECKPOINTS = (
     Column("Searcher Metric", lambda r: _training(r).get("searcherMetric")),
     Column("Validation Metrics", _validation, spare=6),
     Column("UUID", "uuid"),
-    Column(
-        "Size", lambda r: f.size(sum(int(n) for n in (r.get("resources") or {}).values())), spare=4
-    ),
+    Column("Size", lambda r: f.size(_stored_bytes(r)), spare=4),
     Column("Reported", f.field("reportTime", f.time), spare=5),
 )
 
