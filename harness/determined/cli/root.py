@@ -47,6 +47,10 @@ class Root(LazyGroup):
             "determined.cli.preview_search",
             "which trials a search would create, and how long each would train",
         ),
+        "project|p": (
+            "determined.cli.project",
+            "experiments of a workspace that belong together",
+        ),
         "resource-pool|rp": (
             "determined.cli.resource_pool",
             "groups of agents, and how their slots are given out",
@@ -71,6 +75,10 @@ class Root(LazyGroup):
         "trial|t": ("determined.cli.trial", "training runs with one set of hyperparameters each"),
         "user|u": ("determined.cli.user", "users, login and logout"),
         "version": ("determined.cli.version", "the versions of det and of the service"),
+        "workspace|w": (
+            "determined.cli.workspace",
+            "projects, models, templates and tasks of one group of people",
+        ),
     }
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -9,9 +9,14 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | create | experiment, model, task | every user who is logged in, as owner; a task's process, for its owner |
 | create | pipeline, template | the same |
 | submit | experiment | the same; a Prefect run that was started by hand, its own |
+| create | workspace, project | every user who is logged in, as owner |
+| pin | workspace | every user who is logged in, for itself |
 | create | user | administrators |
 | change | experiment, trial, checkpoint, model, task | the owner, administrators; the task that made it |
 | change | pipeline, template | the same |
+| change | workspace, project | the owner, administrators; no training process |
+| delete | workspace, project | the same |
+| administer | workspace | administrators (the account on agents of what runs in it) |
 | register | model | the owner, administrators; processes of the owner's tasks too |
 | register | checkpoint | as to change it |
 | change | user | the user itself (its display name and password), administrators; no training process |
@@ -63,6 +68,7 @@ class Action(StrEnum):
     SERVE = "serve"
     VISIT = "visit"
     ENTER = "enter"
+    PIN = "pin"
 
 
 class Grant(StrEnum):
@@ -94,6 +100,14 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CREATE, Kind.TEMPLATE): Grant.LOGGED_IN,
     (Action.CHANGE, Kind.TEMPLATE): Grant.OWNER,
     (Action.DELETE, Kind.TEMPLATE): Grant.OWNER,
+    (Action.CREATE, Kind.WORKSPACE): Grant.LOGGED_IN,
+    (Action.PIN, Kind.WORKSPACE): Grant.LOGGED_IN,
+    (Action.CHANGE, Kind.WORKSPACE): Grant.OWNER_ALONE,
+    (Action.DELETE, Kind.WORKSPACE): Grant.OWNER_ALONE,
+    (Action.ADMINISTER, Kind.WORKSPACE): Grant.ADMINISTRATOR,
+    (Action.CREATE, Kind.PROJECT): Grant.LOGGED_IN,
+    (Action.CHANGE, Kind.PROJECT): Grant.OWNER_ALONE,
+    (Action.DELETE, Kind.PROJECT): Grant.OWNER_ALONE,
     (Action.REGISTER, Kind.MODEL): Grant.OWNER_OR_TASKS,
     (Action.REGISTER, Kind.CHECKPOINT): Grant.OWNER,
     (Action.CHANGE, Kind.MODEL): Grant.OWNER,

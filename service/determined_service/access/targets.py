@@ -40,6 +40,8 @@ class Kind(StrEnum):
     PIPELINE = "pipeline"
     TEMPLATE = "template"
     DELETION = "deletion"
+    WORKSPACE = "workspace"
+    PROJECT = "project"
 
 
 Id = int | str | UUID
@@ -128,6 +130,14 @@ _FIND: Mapping[Kind, sa.TextClause] = {
         Kind.TEMPLATE: (
             "x.name AS id, u.id AS owner_id, u.username, x.submitted_by AS submitter, NULL AS task_id "
             "FROM templates x JOIN users u ON u.id = x.owner_id WHERE x.name = ANY(:ids)"
+        ),
+        Kind.WORKSPACE: (
+            "x.id, u.id AS owner_id, u.username, NULL AS submitter, NULL AS task_id "
+            "FROM workspaces x LEFT JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
+        ),
+        Kind.PROJECT: (
+            "x.id, u.id AS owner_id, u.username, NULL AS submitter, NULL AS task_id "
+            "FROM projects x LEFT JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
         ),
         # By its name, in any case of letters, or by its number.
         Kind.MODEL: (
