@@ -7,6 +7,7 @@ Kubernetes all pods of a release start at once. A signal ends the wait, as the p
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys

@@ -123,7 +123,8 @@ def wait(address: str, seconds: float, say: Callable[[str], None]) -> None:
     next_line = 0.0
     try:
         given = conninfo.conninfo_to_dict(address)
-        words = conninfo.make_conninfo(**{"connect_timeout": 5, **given})
+        patience = given.get("connect_timeout") or 5
+        words = conninfo.make_conninfo(address, connect_timeout=patience)
     except psycopg.Error as error:
         raise ClusterError(
             f"{without_password(address)} is not an address of Postgres: {str(error).strip()}"

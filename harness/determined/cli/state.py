@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from determined.experimental._task import TaskVerbs
     from determined.experimental._template import TemplateVerbs
     from determined.experimental._user import UserVerbs
+    from determined.experimental._workspace import WorkspaceVerbs
 
 
 @dataclass
@@ -168,6 +169,13 @@ class State:
         from determined.experimental._access_token import AccessTokenVerbs
 
         return AccessTokenVerbs(self.session)
+
+    @cached_property
+    def workspaces(self) -> WorkspaceVerbs:
+        """What :attr:`client` does with workspaces."""
+        from determined.experimental._workspace import WorkspaceVerbs
+
+        return WorkspaceVerbs(self.session)
 
     @cached_property
     def cluster(self) -> ClusterVerbs:

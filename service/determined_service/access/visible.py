@@ -44,6 +44,8 @@ _SEEN_BY: Mapping[Kind, Permission] = {
     Kind.ALLOCATION: Permission.VIEW_NSC,
     Kind.MODEL: Permission.VIEW_MODEL_REGISTRY,
     Kind.TEMPLATE: Permission.VIEW_TEMPLATES,
+    Kind.WORKSPACE: Permission.VIEW_WORKSPACE,
+    Kind.PROJECT: Permission.VIEW_PROJECT,
 }
 
 
@@ -95,3 +97,14 @@ def is_hidden(subject: Principal, kind: Kind, owner: Owner | None) -> bool:
     if subject.rights is None or needed is None or owner is None or subject.task in owner.tasks:
         return False
     return not subject.rights.allow(needed, None if owner.place is None else owner.place.id)
+
+
+def visible(
+    subject: Principal, kind: Kind, workspace_id: sa.ColumnElement[int]
+) -> sa.ColumnElement[bool]:
+    """The condition for workspaces and projects in statements of requests that change something; those that
+    read ask the views."""
+    if subject.rights is None:
+        return sa.true()
+    seen = subject.rights.workspaces(_SEEN_BY[kind])
+    return sa.true() if seen is None else workspace_id.in_(sorted(seen))

@@ -55,6 +55,8 @@ THING: dict[Kind, Id] = {
     Kind.TEMPLATE: "t",
     Kind.ACCESS_TOKEN: 1,
     Kind.DELETION: 13,
+    Kind.WORKSPACE: 3,
+    Kind.PROJECT: 4,
 }
 """Each belongs to alice; trial, task and allocation are the process' own."""
 
