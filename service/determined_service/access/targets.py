@@ -46,6 +46,7 @@ class Kind(StrEnum):
     DELETION = "deletion"
     GROUP = "group"
     ROLE = "role"
+    SETTING = "setting"
 
 
 Id = int | str | UUID

@@ -66,6 +66,7 @@ from determined_service.public import (
     trial_actions,
     trials,
     unmanaged,
+    user_settings,
     users,
     workspaces,
 )
@@ -113,6 +114,7 @@ def routers() -> list[Router]:
         login,
         groups,
         roles,
+        user_settings,
         users,
         master,
         agents,

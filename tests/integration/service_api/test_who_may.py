@@ -79,6 +79,8 @@ class Mine:
     model: str = "none"
     tasks: dict[str, str] = field(default_factory=dict)
     group: int = 0
+    workspace: int = 1
+    project: int = 1
 
     def task_of(self, path: str) -> str:
         """The task that is meant by ``task_id`` in the path: for reports, that of the leg."""
@@ -104,7 +106,7 @@ class Mine:
             "alias": "champion",
             "user_id": self.user_id,
             "group_id": self.group,
-            "project_id": 1,
+            "project_id": self.project,
             "label": "mine",
             "agent_id": "idle",
             "slot_id": 0,
@@ -146,9 +148,13 @@ def named_checkpoint(mine: Mine) -> Any:
 
 
 def of_group(role: str) -> Callable[[Mine], Any]:
-    """The assignment of the role to the group, in the first workspace."""
-    scope = {"role": {"name": role}, "scopeWorkspaceId": 1}
-    return lambda mine: {"groupRoleAssignments": [{"groupId": mine.group, "roleAssignment": scope}]}
+    """The assignment of the role to the group, in its workspace."""
+
+    def body(mine: Mine) -> Any:
+        scope = {"role": {"name": role}, "scopeWorkspaceId": mine.workspace}
+        return {"groupRoleAssignments": [{"groupId": mine.group, "roleAssignment": scope}]}
+
+    return body
 
 
 API = "/api/v1"
@@ -319,6 +325,7 @@ REQUESTS: dict[Address, Asked] = {
     ),
     ("POST", f"{API}/roles/add-assignments"): Asked(of_group("Viewer")),
     ("POST", f"{API}/roles/remove-assignments"): Asked(of_group("Editor")),
+    ("PATCH", f"{API}/users"): Asked(lambda mine: {"activate": True, "userIds": [mine.user_id]}),
     ("POST", f"{API}/users"): Asked(lambda mine: {"user": {"username": f"u{uuid.uuid4().hex}"}}),
 }
 RULES = {
@@ -345,6 +352,8 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/mlflow/experiments"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
+        ("POST", f"{API}/users/setting"),
+        ("POST", f"{API}/users/setting/reset"),
     } == FOR_EVERYBODY
 
 
