@@ -31,6 +31,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | delete | session | every caller with its token |
 | create | access token | every user who is logged in, for itself; administrators, for others |
 | change | access token | the user whose token it is, logged in; administrators |
+| change | setting | every user who is logged in, its own |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | enter | task | the owner, administrators, logged in; no training process |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
@@ -150,6 +151,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.READ, Kind.ACCESS_TOKEN): Grant.USER,
     (Action.CREATE, Kind.ACCESS_TOKEN): Grant.USER,
     (Action.CHANGE, Kind.ACCESS_TOKEN): Grant.OWNER_ALONE,
+    (Action.CHANGE, Kind.SETTING): Grant.LOGGED_IN,
     (Action.REPORT, Kind.TRIAL): Grant.SENDER,
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,

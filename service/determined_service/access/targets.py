@@ -49,6 +49,7 @@ class Kind(StrEnum):
     ROLE = "role"
     WORKSPACE = "workspace"
     PROJECT = "project"
+    SETTING = "setting"
 
 
 Id = int | str | UUID

@@ -27,12 +27,15 @@ from determined.common.pipeline.kinds import APPROVAL, COMMAND, EVALUATE, EXPERI
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments, tasks
 from determined_registry.database.tables.people import FIRST
+from determined_service.access import targets
 from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
+from determined_service.access.rules import Action, authorise
+from determined_service.access.targets import Kind, Target
 from determined_service.access.visible import seen_of
 from determined_service.base import topics
 from determined_service.base.db import Database, asking
-from determined_service.base.errors import ApiError, Conflict
+from determined_service.base.errors import ApiError, Conflict, Forbidden
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.places import Named, Place
@@ -242,7 +245,8 @@ async def _submit_one(
         config["name"] = _name(now, step, one)
     submission = submit.Submission(config=orjson.dumps(config).decode())
     own = inherited(row.project_id)
-    within = await placing.of_experiment(db, None, submission.config, None, None, otherwise=own)
+    subject = promoting.subject(row)
+    within = await placing.of_experiment(db, subject, submission.config, None, None, otherwise=own)
     prepared = await submit.prepare(submission, settings, within)
     async with changing(db) as change:
         conn = change.conn
@@ -282,7 +286,7 @@ async def _launch_one(
 ) -> None:
     row, step = now.row, now.plan.steps[place]
     config = {"description": _name(now, step, one), **configuration(step, now.results)}
-    within = await command_place(db, None, config, row.project_id)
+    within = await command_place(db, promoting.subject(row), config, row.project_id)
     launch = launch_of(config, now.steps[place].model_def_hash, within)
     prepared = await launching.prepare(launch, settings)
     async with changing(db) as change:
@@ -351,15 +355,25 @@ async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
 
 
 async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
-    """The pipeline's row. Raises Conflict when its owner is deactivated."""
+    """The pipeline's row. Raises Conflict when its owner is deactivated, or could not submit it any more."""
     row = await rows.lock(conn, pipeline_id)
+    what, todo = "this pipeline runs", "submit it"
+    if row.retraining_run_id is not None:
+        what, todo = "this model is trained again", "create the retraining"
     if not row.active:
-        what, todo = "this pipeline runs", "submit it"
-        if row.retraining_run_id is not None:
-            what, todo = "this model is trained again", "create the retraining"
         raise Conflict(
             f"user {row.username}, in whose name {what}, is deactivated: let another user {todo}"
         )
+    place = targets.Place(row.workspace_id, row.workspace)
+    try:
+        authorise(
+            promoting.subject(row), Action.SUBMIT, Target(Kind.EXPERIMENT, into=place), "submit"
+        )
+    except Forbidden as refusal:
+        raise Conflict(
+            f"the roles of user {row.username}, in whose name {what}, do not suffice any more: "
+            f"{refusal.message}; or let another user {todo}"
+        ) from None
     return row
 
 

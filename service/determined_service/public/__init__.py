@@ -69,6 +69,7 @@ from determined_service.public import (
     trial_actions,
     trials,
     unmanaged,
+    user_settings,
     users,
     workspaces,
 )
@@ -119,6 +120,7 @@ def routers() -> list[Router]:
         login,
         groups,
         roles,
+        user_settings,
         users,
         master,
         agents,
