@@ -104,7 +104,7 @@ def compare(admin: str, folder: Path) -> None:
                 conn.execute((_EXPERIMENTS % project).replace("%%", "%"))
                 conn.execute("VACUUM ANALYZE")
         # An experiment that the user may change in both.
-        number = WORKSPACES // SEEN - 1
+        number = WORKSPACES // SEEN - 2
         clients = {mode: _client(one.url) for mode, one in services.items()}
         requests: dict[str, Callable[[httpx.Client], httpx.Response]] = {
             "det e list, a page of 100": lambda one: one.get("/api/v1/experiments"),
