@@ -15,6 +15,7 @@ NAMES = [
     "ingest",
     "log_ingest",
     "downloads",
+    "people.reading",
     "dear_reads",
     "reconciler",
     "active_experiments",

@@ -510,3 +510,126 @@ async def test_a_followed_log_ends_with_the_right_to_see_it(
     assert alpha.word in lines[0]
     assert f"task '{alpha.trial_task}' does not exist" in lines[-1]
     assert (await alpha.client.get(path)).status_code == 404
+
+
+CONFIG = """{name: x, entrypoint: x, hyperparameters: {},
+searcher: {name: single, metric: loss, max_length: {batches: 1}%s}}"""
+
+
+async def test_what_a_body_names_is_missing_too(
+    service_app: FastAPI, two: tuple[Mine, Mine]
+) -> None:
+    alpha, beta = two
+
+    def bodies(of: Mine | None) -> dict[str, tuple[str, Any]]:
+        number, trial = (99999, 99999) if of is None else (of.experiment_id, of.trial_id)
+        checkpoint = str(uuid.UUID(int=7)) if of is None else of.checkpoint
+        name = "never" if of is None else of.word
+        task = "never" if of is None else of.tasks["tasks"]
+        job = str(uuid.UUID(int=8)) if of is None else of.job_id
+        trial_source = CONFIG % f", source_trial_id: {trial}"
+        start = CONFIG % f", source_checkpoint_uuid: {checkpoint}"
+        return {
+            "fork": ("experiments", {"config": CONFIG % "", "parentId": number}),
+            "template": ("experiments", {"config": CONFIG % "", "template": name}),
+            "trial": ("experiments", {"config": trial_source, "validateOnly": True}),
+            "checkpoint": ("experiments", {"config": start}),
+            "tensorboard": ("tensorboards", {"experimentIds": [number]}),
+            "tensorboard of a trial": ("tensorboards", {"trialIds": [trial]}),
+            "command": ("commands", {"templateName": name, "config": {"entrypoint": "x"}}),
+            "task": ("generic-tasks", {"config": "entrypoint: x", "parentId": task}),
+            "fork of a task": ("generic-tasks", {"config": "", "forkedFrom": task}),
+            "job": ("job-queues", {"updates": [{"jobId": job, "priority": 3}]}),
+            "beside": ("job-queues", {"updates": [{"jobId": alpha.job_id, "aheadOf": job}]}),
+            "event": (
+                f"models/{alpha.word}/retraining",
+                {
+                    "config": CONFIG % "",
+                    "plan": {
+                        "evaluate": "a:b",
+                        "rule": {"metric": "loss"},
+                        "on": [{"experiment": {"id": number}}],
+                    },
+                },
+            ),
+        }
+
+    for what, (path, body) in bodies(beta).items():
+        _, never = bodies(None)[what]
+        method = "PUT" if path.endswith("retraining") else "POST"
+        answers = [
+            await alpha.client.request(method, f"/api/v1/{path}", json=one) for one in (body, never)
+        ]
+        texts = [answer.text for answer in answers]
+        for text in (beta.word, beta.job_id, beta.checkpoint, beta.tasks["tasks"]):
+            texts[0] = texts[0].replace(text, "<it>")
+        for text in ("never", str(uuid.UUID(int=7)), str(uuid.UUID(int=8)), "99999"):
+            texts[1] = texts[1].replace(text, "<it>")
+        texts[0] = re.sub(rf"\b({beta.experiment_id}|{beta.trial_id})\b", "<it>", texts[0])
+        texts[1] = re.sub(rf"\b({beta.experiment_id}|{beta.trial_id})\b", "<it>", texts[1])
+        assert answers[0].status_code in (400, 404), (what, texts)
+        assert texts[0] == texts[1], what
+    # And its own are found.
+    answer = await alpha.client.post(
+        "/api/v1/experiments",
+        json={"config": CONFIG % f", source_trial_id: {alpha.trial_id}", "validateOnly": True},
+    )
+    assert "has no checkpoint" in answer.text
+    chosen = {"filters": {"name": "zq"}}
+    answer = await alpha.client.post("/api/v1/experiments/archive", json=chosen)
+    assert answer.json()["results"] == []
+    answer = await alpha.client.post("/api/v1/experiments/pause", json=chosen)
+    assert [one["id"] for one in answer.json()["results"]] == [alpha.experiment_id]
+    answer = await alpha.client.put(
+        f"/api/v1/experiments/by-external-id/{beta.word}",
+        json={"config": CONFIG % "", "unmanaged": True},
+    )
+    assert answer.status_code in (403, 409)
+    assert str(beta.experiment_id) not in answer.json()["error"]["error"]
+
+
+async def test_nobody_sees_a_tensorboard_of_what_it_does_not_see(
+    service_app: FastAPI, world: World, two: tuple[Mine, Mine]
+) -> None:
+    alpha, beta = two
+    board = alpha.tasks["tensorboards"]
+    path = f"/api/v1/tensorboards/{board}"
+    for shown, status in (
+        ({"experiment_ids": [alpha.experiment_id], "trial_ids": [alpha.trial_id]}, 200),
+        ({"experiment_ids": [alpha.experiment_id, beta.experiment_id], "trial_ids": []}, 404),
+        ({"experiment_ids": [], "trial_ids": [beta.trial_id]}, 404),
+        ({"experiment_ids": [99999], "trial_ids": []}, 200),
+    ):
+        async with world.db.tx() as conn:
+            await conn.execute(sa.update(tasks).where(tasks.c.id == board).values(data=shown))
+        assert (await alpha.client.get(path)).status_code == status, shown
+        listed = (await alpha.client.get("/api/v1/tensorboards")).text
+        assert (board in listed) == (status == 200)
+
+
+async def test_prefects_pages_open_for_those_who_see_everything(
+    service_app: FastAPI, two: tuple[Mine, Mine]
+) -> None:
+    alpha, _ = two
+    service_app.state.settings.prefect_api_url = "http://127.0.0.1:1/api"
+    path = "/prefect/api/flow_runs/count"
+    answer = await alpha.client.get(path)
+    assert answer.status_code == 403
+    assert "know no workspaces" in answer.text
+    await give(service_app, f"user-{alpha.word[::-1]}", "Viewer")
+
+    async def is_passed_on() -> bool:
+        return (await alpha.client.get(path)).status_code != 403
+
+    await until_async("the role counts", is_passed_on)
+
+
+async def test_the_queue_counts_everybodys_jobs(two: tuple[Mine, Mine]) -> None:
+    alpha, _ = two
+    (pool,) = (await alpha.client.get("/api/v1/job-queues/stats")).json()["results"]
+    shown = (await alpha.client.get("/api/v1/job-queues-v2")).json()
+    assert pool["stats"]["queuedCount"] + pool["stats"]["scheduledCount"] == 2
+    assert [job["full"]["name"] for job in shown["jobs"]] == [alpha.word]
+    assert shown["pagination"]["total"] == 1
+    slots = (await alpha.client.get("/api/v1/agents/agent-1")).json()["agent"]["containers"]
+    assert sorted(slots)[-1] == "other-2"

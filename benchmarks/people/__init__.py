@@ -1,0 +1,1 @@
+"""What workspaces, groups and roles cost."""
