@@ -314,8 +314,13 @@ def test_several_processes_of_prefects_server_have_a_redis_between_them() -> Non
 
 
 def test_an_upgrade_does_not_restart_postgres() -> None:
-    (server,) = of_kind(rendered(CHART / "ci/small-values.yaml"), "StatefulSet")
-    assert server["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    """Its one pod, number 0, is behind the partition, unless the administrator asks for it."""
+    for options, partition in (((), 1), (("--set", "db.update=true"), 0)):
+        objects = rendered(CHART / "ci/small-values.yaml", "1.31", *options)
+        (server,) = of_kind(objects, "StatefulSet")
+        assert server["spec"]["replicas"] == 1
+        strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
+        assert server["spec"]["updateStrategy"] == strategy
 
 
 @pytest.mark.parametrize(
