@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 
 import psutil
 
+from determined.expconf.pod_spec import TRIAL_CONTAINER
+from determined_deployments.agent.launchers.kubernetes import labels
+from determined_tasks import start_ids
 from tests.chaos.proxy import Proxy
 from tests.kubernetes.standin.cluster import Cluster
 from tests.kubernetes.standin.objects import Object, Refused, is_over
@@ -21,19 +25,20 @@ NAMESPACE, IMAGE = "default", "any"
 NODES = ("node-a", "node-b")
 NODE_CORES = "2"
 PODS_S = 5.0
+MARK = "CHAOS_OF"
+"""A variable that tells the processes of pods from others of this machine."""
 OURS = "determined"
 """With this begin the labels of the platform's objects."""
 
 
 class Nodes:
-    """``api``: the proxy between the agent and the API server. ``master_url``: what pods know the service by,
-    which tells their processes from others of this machine."""
+    """``api``: the proxy between the agent and the API server."""
 
     def __init__(self, standin: StandIn) -> None:
         self._standin = standin
         self.do = standin.do
         self.go_away, self.come_back = standin.go_away, standin.come_back
-        self.master_url = ""
+        self._mark = secrets.token_hex(8)
         for name in NODES:
             self.add(name)
         config = json.loads(standin.kubeconfig.read_text())
@@ -50,7 +55,7 @@ class Nodes:
 
     def settings(self, master_url: str, storage: Path) -> dict[str, Any]:
         """Of its agent, besides those of all agents."""
-        self.master_url = master_url
+        mark = {"name": TRIAL_CONTAINER, "env": [{"name": MARK, "value": self._mark}]}
         return {
             "launcher": "kubernetes",
             "container": {"images": {"cpu": IMAGE}, "master_url": master_url},
@@ -61,6 +66,7 @@ class Nodes:
                 "namespace": NAMESPACE,
                 "termination_grace": 5,
                 "unplaced_after": 10,
+                "pod_spec": {"spec": {"containers": [mark]}},
             },
         }
 
@@ -81,15 +87,30 @@ class Nodes:
             if any(label.startswith(OURS) for label in thing["metadata"].get("labels") or {})
         ]
 
-    def training(self, allocation_id: str | None = None) -> list[psutil.Process]:
-        """The training processes in pods; with ``allocation_id`` of this leg."""
-        found = []
+    def processes(self) -> dict[int, dict[str, str]]:
+        """What runs in pods: ids and environments as they were when the supervisor began."""
+        found = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 env = process.environ()
-                leg = env.get("DET_ALLOCATION_ID")
-                if env.get("DET_MASTER") == self.master_url and leg in (allocation_id or leg,):
-                    found += [process] if leg else []
+                if env.get(MARK) == self._mark:
+                    found[process.pid] = env
+        return found
+
+    def training(self, allocation_id: str | None = None) -> list[psutil.Process]:
+        """The training processes in pods, which are forks of their supervisors; with ``allocation_id`` of
+        this leg."""
+        uids = {
+            pod["metadata"]["uid"]
+            for pod in self.pods()
+            if allocation_id in (None, pod["metadata"]["labels"].get(labels.ALLOCATION))
+        }
+        processes, found = self.processes(), []
+        for pid, env in processes.items():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.ppid() in processes and env.get(start_ids.VARIABLE) in uids:
+                    found.append(process)
         return found
 
     def to_pod(self, random: Random, act: Callable[[Cluster, Object], Any]) -> bool:

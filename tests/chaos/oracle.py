@@ -217,8 +217,7 @@ def _judge_namespace(verdict: Verdict, nodes: Nodes, deadline: float) -> None:
     """No Job, pod or Secret of ours, and nothing that runs in a pod."""
 
     def left() -> list[str]:
-        training = [f"process {process.pid}" for process in nodes.training()]
-        return nodes.left() + [str(pod["metadata"]["name"]) for pod in nodes.pods()] + training
+        return nodes.left() + [f"process {pid}" for pid in nodes.processes()]
 
     while left() and time.monotonic() < deadline:
         time.sleep(0.5)
