@@ -84,7 +84,7 @@ class PeopleVerbs:
         return dict(self._session.get(f"/api/v1/roles/search/by-group/{self._group(name)}"))
 
     def members_of_workspace(self, workspace_id: int) -> dict[str, Any]:
-        """``usersAssignedDirectly``, ``groups``, and ``assignments``, a role each. Raises NotFoundException."""
+        """``usersAssignedDirectly``, ``groups`` and, by role, ``assignments``. Raises NotFoundException."""
         return dict(self._session.get(f"/api/v1/roles/workspace/{workspace_id}"))
 
     def my_permissions(self) -> dict[str, Any]:

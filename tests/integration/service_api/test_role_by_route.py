@@ -83,7 +83,7 @@ class Places:
                 .values(workspace_id=place),
             ):
                 await conn.execute(statement)
-        return replace(mine, workspace=place, project=project)
+        return replace(mine, workspace_id=place, project_id=project)
 
 
 @pytest.fixture
