@@ -32,9 +32,9 @@ class SettingsError(Exception):
 
 def serve(config: Path) -> NoReturn:
     """This process becomes the service, which checks its settings itself. Raises SettingsError."""
+    _require_package()
     from determined_deployments.local import service
 
-    _require_package()
     given = _read(config)
     _wait_for_database(config, given, given.get("db_url"))
     _become((service.MODULE,), {"DET_SERVICE_CONFIG": str(config), **service.MEMORY})
@@ -42,9 +42,9 @@ def serve(config: Path) -> NoReturn:
 
 def serve_prefect(config: Path) -> NoReturn:
     """This process becomes Prefect's server. Raises SettingsError."""
+    env = _prefect_environment(config)
     from determined_deployments.local import prefect_server
 
-    env = _prefect_environment(config)
     # The address where it listens is not always the one by which others reach it.
     address = (env["PREFECT_SERVER_API_HOST"], env["PREFECT_SERVER_API_PORT"])
     _become((prefect_server.MODULE, *address), env)
@@ -56,9 +56,9 @@ def migrate(config: Path) -> NoReturn:
     The service's come first: they are one transaction, so a step that fails leaves both as they were.
     Raises SettingsError.
     """
+    env = _prefect_environment(config)
     from determined_deployments.local import prefect_server
 
-    env = _prefect_environment(config)
     given = _read(config)
     _wait_for_database(config, given, given.get("db_url"))
     done = subprocess.run(
@@ -72,9 +72,9 @@ def migrate(config: Path) -> NoReturn:
 
 def _prefect_environment(config: Path) -> dict[str, str]:
     """The variables of Prefect's server. Those that the unit or the shell sets win. Raises SettingsError."""
+    _require_package()
     from determined_deployments.local import databases, prefect_server
 
-    _require_package()
     given = _read(config)
     api_url, auth, db_url, data_dir = (
         _text(config, given, key)

@@ -8,9 +8,11 @@ import os
 import socket
 import sys
 
+import sqlalchemy as sa
 import uvicorn
 from fastapi import FastAPI
 
+from determined_service.base.db import sqlalchemy_url
 from determined_service.base.settings import Settings
 from determined_service.proxy.http_protocol import HttpProtocol, receive_back
 
@@ -46,6 +48,18 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def _require_database(db_url: str) -> None:
+    """Ends the process with one line when the database does not answer; the server's start would end in a
+    traceback."""
+    engine = sa.create_engine(sqlalchemy_url(db_url), poolclass=sa.NullPool)
+    try:
+        engine.connect().close()
+    except sa.exc.OperationalError as error:
+        raise SystemExit(
+            f"error: the database of the service (db_url) does not answer: {error.orig}"
+        ) from None
+
+
 def main() -> None:
     """One process; settings from the file named by ``DET_SERVICE_CONFIG``."""
     logging.basicConfig(
@@ -59,6 +73,7 @@ def main() -> None:
     from determined_service.app import create_app
 
     settings = Settings.load()
+    _require_database(settings.db_url)
     if settings.trusted_proxies:
         # The proxy to tasks, a separate process, reads it as well.
         os.environ.setdefault("FORWARDED_ALLOW_IPS", ",".join(settings.trusted_proxies))

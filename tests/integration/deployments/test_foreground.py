@@ -160,6 +160,12 @@ def test_a_migration_that_fails_changes_nothing_of_prefects(
             "prefect_auth: a:b\n",
             "service.yaml: prefect_api_url is missing, or not a text",
         ),
+        (
+            "service",
+            "db_url: postgresql://nobody:x@127.0.0.1:1/none\nprefect_api_url: http://127.0.0.1:1/api\n"
+            "agent_token: token\ndata_dir: /nowhere\n",
+            "error: the database of the service (db_url) does not answer: connection failed",
+        ),
         ("prefect", "[]", "service.yaml: expected settings, name: value"),
         ("prefect", None, "service.yaml cannot be read"),
     ],
