@@ -19,7 +19,6 @@ def _all(names: str, advice: str) -> dict[str, str]:
 _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
 _SSO = "log in with name and password: det user login NAME"
 _TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
-_GROUPS = "there are users and administrators: det user list shows who is which"
 _NAMESPACES = (
     "an agent on Kubernetes has one namespace, with the quota that is set there; det resource-pool bindings "
     "add POOL WORKSPACE gives its pool to one workspace"
@@ -42,14 +41,7 @@ TREE: Tree = {
     "auth": _all("list-providers login", _SSO),
     "oauth": {"client": _all("add list|ls remove", _SSO)},
     "token|tkn": _all("create describe edit list|ls login revoke", _TOKENS),
-    "user-group": _all("add-user change-name create delete describe list|ls remove-user", _GROUPS),
-    "rbac": _all(
-        "assign-role describe-role list-groups-roles list-roles list-users-roles my-permissions"
-        " unassign-role",
-        _GROUPS,
-    ),
     "workspace|w": {
-        "list-members": _GROUPS,
         "bindings": _all("delete list|ls set", _NAMESPACES),
         "resource-quota": {"set": _NAMESPACES},
     },

@@ -51,6 +51,7 @@ class Root(LazyGroup):
             "determined.cli.project",
             "experiments of a workspace that belong together",
         ),
+        "rbac": ("determined.cli.rbac", "roles, and who has which where"),
         "resource-pool|rp": (
             "determined.cli.resource_pool",
             "groups of agents, and how their slots are given out",
@@ -74,6 +75,7 @@ class Root(LazyGroup):
         ),
         "trial|t": ("determined.cli.trial", "training runs with one set of hyperparameters each"),
         "user|u": ("determined.cli.user", "users, login and logout"),
+        "user-group": ("determined.cli.user_group", "groups of users, who get roles together"),
         "version": ("determined.cli.version", "the versions of det and of the service"),
         "workspace|w": (
             "determined.cli.workspace",

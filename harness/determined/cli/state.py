@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from determined.experimental._cluster import ClusterVerbs
     from determined.experimental._experiment_verbs import ExperimentVerbs
     from determined.experimental._model import ModelVerbs
+    from determined.experimental._people import PeopleVerbs
     from determined.experimental._task import TaskVerbs
     from determined.experimental._template import TemplateVerbs
     from determined.experimental._user import UserVerbs
@@ -139,6 +140,13 @@ class State:
         from determined.experimental._user import UserVerbs
 
         return UserVerbs(self.session)
+
+    @cached_property
+    def people(self) -> PeopleVerbs:
+        """Groups of users, and roles."""
+        from determined.experimental._people import PeopleVerbs
+
+        return PeopleVerbs(self.session)
 
     @cached_property
     def tasks(self) -> TaskVerbs:

@@ -21,6 +21,7 @@ from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format, Record, Section
+from determined.cli.printing import echo
 from determined.cli.project import PROJECTS
 from determined.cli.state import state
 
@@ -189,6 +190,24 @@ def list_pools(
     pools = state(ctx).workspaces.get_workspace(workspace_name).list_pools()
     found = [{"name": one.name} for one in pools]
     render.show(POOLS, found, chosen(json, csv), what="resource pools")
+
+
+@app.command("list-members")
+def list_members(
+    ctx: typer.Context,
+    workspace_name: Workspace,
+    json: Json = False,
+    yaml: Annotated[bool, typer.Option("--yaml", help="print YAML")] = False,
+    csv: Csv = False,
+) -> None:
+    """List the users and groups that have a role in a workspace."""
+    found = state(ctx).workspaces.get_workspace(workspace_name).list_members()
+    if yaml:
+        import yaml as writer
+
+        echo(writer.safe_dump(found, sort_keys=False), end="")
+        return
+    render.show(MEMBERS, found, chosen(json, csv), what="members")
 
 
 @app.command("describe")

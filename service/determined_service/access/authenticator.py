@@ -1,7 +1,8 @@
 """Tokens to principals.
 
-Verified tokens are remembered for a second or so, because metrics ingest is hot. A remembered
-allocation or session is forgotten as soon as its topic is announced, so an ended one does not pass.
+Verified tokens are remembered for a second or so, because metrics ingest is hot, together with the rights of
+their users. A remembered allocation or session is forgotten as soon as its topic is announced, so an ended
+one does not pass, and neither does the right of a role that was taken.
 
 The process of an unmanaged trial sends its user's token, and a cookie that names its run of the trial. Once
 the script has started again, every request of the earlier run gets Conflict.
@@ -32,6 +33,7 @@ from determined_service.access.principal import (
     RunRef,
     ended,
 )
+from determined_service.access.roles import roles_column, standing
 from determined_service.access.sessions import PAGES, SEEN, note_use
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
@@ -54,8 +56,11 @@ _RUN_COUNT = sa.text(
 )
 
 
-async def find_principal(conn: AsyncConnection, token: str) -> Principal:
-    """Looks ``token`` up among allocations and sessions; Unauthenticated, or Conflict when ended."""
+async def find_principal(conn: AsyncConnection, token: str, has_roles: bool) -> Principal:
+    """Looks ``token`` up among allocations and sessions, with its user's rights where the cluster has roles.
+
+    Raises Unauthenticated, or Conflict when the allocation has ended.
+    """
     wanted = token_hash(token)
     row = (
         await conn.execute(
@@ -69,6 +74,8 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
                 users.c.id.label("user_id"),
                 users.c.username,
                 users.c.active,
+                users.c.admin,
+                roles_column(has_roles),
             )
             .select_from(
                 allocations.join(tasks, tasks.c.id == allocations.c.task_id).join(
@@ -82,7 +89,10 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
         if row.state == "TERMINATED":
             raise ended(row.id)
         ref = AllocationRef(row.id, row.task_id, row.experiment_id, row.trial_id, row.run_id)
-        return Principal(ALLOCATION, row.user_id, row.username, False, ref, active=row.active)
+        _, rights = standing(row.admin, row.roles, has_roles)
+        return Principal(
+            ALLOCATION, row.user_id, row.username, False, ref, active=row.active, rights=rights
+        )
     found = (
         await conn.execute(
             sa.select(
@@ -90,6 +100,7 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
                 users.c.username,
                 users.c.admin,
                 (user_sessions.c.seen_at < sa.func.now() - SEEN).label("seen_long_ago"),
+                roles_column(has_roles),
             )
             .join(user_sessions, user_sessions.c.user_id == users.c.id)
             .where(
@@ -103,7 +114,8 @@ async def find_principal(conn: AsyncConnection, token: str) -> Principal:
         raise Unauthenticated("the token is not valid or has expired: log in again")
     if found.seen_long_ago:
         await note_use(conn, wanted)
-    return Principal(USER, found.id, found.username, found.admin)
+    admin, rights = standing(found.admin, found.roles, has_roles)
+    return Principal(USER, found.id, found.username, admin, rights=rights)
 
 
 @dataclass(slots=True)
@@ -120,10 +132,16 @@ class Authenticator:
     def __init__(self, db: Database, hub: Hub, settings: Settings) -> None:
         self._db = db
         self._hub = hub
+        self._settings = settings
         self._agent_token = settings.agent_token.get_secret_value()
         self._agent: Principal | None = None
         self._known: dict[str, _Remembered] = {}
         self._passes: dict[str, Principal] = {}
+
+    @property
+    def has_roles(self) -> bool:
+        """True if roles hold in this cluster, by its configuration in force."""
+        return self._settings.cluster.has_roles
 
     @contextlib.contextmanager
     def lend(self, principal: Principal) -> Iterator[str]:
@@ -174,12 +192,12 @@ class Authenticator:
         if self.is_agent(token):
             return await self.agent()
         async with self._db.tx() as conn:
-            found = await find_principal(conn, token)
+            found = await find_principal(conn, token, self.has_roles)
             if found.allocation is not None:
                 self._remember(token, found)
                 # Again, now that the topic is subscribed: an end that committed between the first
                 # look and the subscription would go unheard.
-                found = await find_principal(conn, token)
+                found = await find_principal(conn, token, self.has_roles)
         if found.allocation is None:
             self._remember(token, found)
         return found
@@ -191,7 +209,7 @@ class Authenticator:
         self.forget(token)
         stack = contextlib.ExitStack()
         ref = principal.allocation
-        awaited = [topics.user(principal.user_id)]
+        awaited = [topics.user(principal.user_id), topics.ROLES, topics.CLUSTER]
         if ref is not None:
             awaited.append(topics.allocation(ref.id))
         changed = stack.enter_context(self._hub.subscribe(awaited))

@@ -29,6 +29,7 @@ from determined_service.access.principal import Principal, RunRef
 from determined_service.access.rules import RULES, Action, authorise, owner_decides
 from determined_service.access.targets import Id, Kind, Owner, Owners, Target, missing, read_id
 from determined_service.access.tokens import bearer_token
+from determined_service.access.visible import is_hidden
 from determined_service.base.errors import ApiError, Conflict, Forbidden
 from determined_service.base.shares import ASKER, COUNTED
 
@@ -79,14 +80,17 @@ class Admission:
         found: dict[Id, Owner | None] = {}
         look_up = owner_decides(self.subject, self.action, kind)
         if look_up:
-            found = await self.owners.find(kind, ids, self.subject.user_id, self.subject.task)
+            subject = self.subject
+            where = subject.rights is not None
+            found = await self.owners.find(kind, ids, subject.user_id, subject.task, where=where)
         refused: dict[Id, ApiError] = {}
         for one in ids:
-            if look_up and one not in found:
+            owner = found.get(one)
+            if look_up and (one not in found or is_hidden(self.subject, kind, owner)):
                 refused[one] = missing(kind, [one])
                 continue
             try:
-                authorise(self.subject, self.action, Target(kind, one, found.get(one)), self.verb)
+                authorise(self.subject, self.action, Target(kind, one, owner), self.verb)
             except Forbidden as refusal:
                 refused[one] = refusal
         return self.subject, refused
@@ -212,6 +216,8 @@ TemplateReader = Annotated[Principal, may(Action.READ, Kind.TEMPLATE)]
 WorkspaceReader = Annotated[Principal, may(Action.READ, Kind.WORKSPACE)]
 ProjectReader = Annotated[Principal, may(Action.READ, Kind.PROJECT)]
 CheckpointReader = Annotated[Principal, may(Action.READ, Kind.CHECKPOINT)]
+GroupReader = Annotated[Principal, may(Action.READ, Kind.GROUP)]
+RoleReader = Annotated[Principal, may(Action.READ, Kind.ROLE)]
 TrialReporter = Annotated[Principal, may(Action.REPORT, Kind.TRIAL, "report for")]
 AllocationReporter = Annotated[Principal, may(Action.REPORT, Kind.ALLOCATION, "report for")]
 ClusterAdmin = Annotated[

@@ -72,18 +72,51 @@ class Permission(StrEnum):
         return f"PERMISSION_TYPE_{self.name}"
 
 
+CLUSTER_WIDE = frozenset(
+    {
+        Permission.ADMINISTRATE_USER,
+        Permission.UPDATE_GROUP,
+        Permission.CREATE_WORKSPACE,
+        Permission.SET_WORKSPACE_AGENT_USER_GROUP,
+        Permission.VIEW_MASTER_LOGS,
+        Permission.VIEW_CLUSTER_USAGE,
+        Permission.UPDATE_AGENTS,
+        Permission.VIEW_SENSITIVE_AGENT_INFO,
+        Permission.VIEW_MASTER_CONFIG,
+        Permission.UPDATE_MASTER_CONFIG,
+        Permission.CONTROL_STRICT_JOB_QUEUE,
+        Permission.MODIFY_RP_WORKSPACE_BINDINGS,
+        Permission.MODIFY_GLOBAL_CONFIG_POLICIES,
+        Permission.VIEW_GLOBAL_CONFIG_POLICIES,
+        Permission.ADMINISTRATE_TOKEN,
+        Permission.UPDATE_TOKEN,
+        Permission.CREATE_TOKEN,
+        Permission.CREATE_OTHER_TOKEN,
+        Permission.VIEW_OTHER_TOKEN,
+        Permission.VIEW_TOKEN,
+    }
+)
+"""No role that is assigned in a single workspace gives these."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rights:
     """What roles allow: in the cluster and all workspaces, and in single workspaces by their ids."""
 
     everywhere: frozenset[Permission] = frozenset()
-    inside: Mapping[int, frozenset[Permission]] = field(default_factory=dict)
+    inside: Mapping[int, frozenset[Permission]] = field(default_factory=dict, hash=False)
 
     def allow(self, permission: Permission, workspace_id: int | None = None) -> bool:
         """True if they allow it in that workspace; None: in all, or in the cluster."""
         if permission in self.everywhere:
             return True
         return workspace_id is not None and permission in self.inside.get(workspace_id, ())
+
+    def allow_somewhere(self, permission: Permission) -> bool:
+        """True if they allow it in at least one workspace, or in the cluster."""
+        return permission in self.everywhere or any(
+            permission in allowed for allowed in self.inside.values()
+        )
 
     def workspaces(self, permission: Permission) -> frozenset[int] | None:
         """The workspaces in which they allow it; None: all."""

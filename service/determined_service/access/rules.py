@@ -20,6 +20,11 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | register | model | the owner, administrators; processes of the owner's tasks too |
 | register | checkpoint | as to change it |
 | change | user | the user itself (its display name and password), administrators; no training process |
+| create | group | administrators |
+| change | group | administrators |
+| delete | group | administrators |
+| assign | role | administrators; in a workspace, who has a role there that assigns roles |
+| administer | role | administrators (assign one that holds everywhere) |
 | administer | user | administrators (name, rights and state of an account) |
 | delete | experiment, checkpoint, model, pipeline, template | as to change them |
 | delete | session | every caller with its token |
@@ -40,16 +45,27 @@ its own task reported. It registers those as versions of any model of its owner'
 away. Registering a checkpoint keeps its owner from deleting it, so the user must own both. Actions of a
 trial's task from before its experiment was continued count as its present task's. A task whose owner was
 deactivated goes on with its training, and submits, registers and continues nothing. Only administrators may
-change things without an owner. An action that the table does not name for a kind of target cannot be declared
+change things without an owner.
+
+In a cluster with roles (``security.authz.type: rbac``) the rows "the owner, administrators" say instead:
+administrators, and who has a role with the permission of :data:`PERMITS` in the workspace of the target.
+Nobody creates something in a workspace without that permission there. A task is entered and visited by its
+owner alone, as without roles, and only while the owner may see it. Tokens of training processes are as narrow
+as without roles; they begin nothing that their owners may not begin.
+
+An action that the table does not name for a kind of target cannot be declared
 by a route.
 """
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 
 from determined.common.wire.serving import NEW_EXPERIMENT, Served
+from determined_service.access.permissions import Permission
 from determined_service.access.principal import AGENT, AllocationRef, Principal
+from determined_service.access.roles import least
 from determined_service.access.targets import Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
 
@@ -69,6 +85,7 @@ class Action(StrEnum):
     VISIT = "visit"
     ENTER = "enter"
     PIN = "pin"
+    ASSIGN = "assign"
 
 
 class Grant(StrEnum):
@@ -118,6 +135,11 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CHANGE, Kind.TASK): Grant.OWNER,
     (Action.CHANGE, Kind.USER): Grant.ITSELF,
     (Action.ADMINISTER, Kind.USER): Grant.ADMINISTRATOR,
+    (Action.CREATE, Kind.GROUP): Grant.ADMINISTRATOR,
+    (Action.CHANGE, Kind.GROUP): Grant.ADMINISTRATOR,
+    (Action.DELETE, Kind.GROUP): Grant.ADMINISTRATOR,
+    (Action.ASSIGN, Kind.ROLE): Grant.ADMINISTRATOR,
+    (Action.ADMINISTER, Kind.ROLE): Grant.ADMINISTRATOR,
     (Action.DELETE, Kind.EXPERIMENT): Grant.OWNER,
     (Action.DELETE, Kind.CHECKPOINT): Grant.OWNER,
     (Action.DELETE, Kind.SESSION): Grant.LOGGED_IN,
@@ -135,6 +157,53 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.SERVE, Kind.DELETION): Grant.SERVING,
 }
 
+
+P = Permission
+PERMITS: dict[tuple[Action, Kind], Permission] = {
+    (Action.CREATE, Kind.EXPERIMENT): P.CREATE_EXPERIMENT,
+    (Action.SUBMIT, Kind.EXPERIMENT): P.CREATE_EXPERIMENT,
+    (Action.CHANGE, Kind.EXPERIMENT): P.UPDATE_EXPERIMENT,
+    (Action.DELETE, Kind.EXPERIMENT): P.DELETE_EXPERIMENT,
+    (Action.CHANGE, Kind.TRIAL): P.UPDATE_EXPERIMENT,
+    (Action.CHANGE, Kind.CHECKPOINT): P.UPDATE_EXPERIMENT,
+    (Action.DELETE, Kind.CHECKPOINT): P.UPDATE_EXPERIMENT,
+    (Action.REGISTER, Kind.CHECKPOINT): P.UPDATE_EXPERIMENT,
+    (Action.REPORT, Kind.TRIAL): P.UPDATE_EXPERIMENT,
+    (Action.REPORT, Kind.TASK): P.UPDATE_EXPERIMENT,
+    (Action.REPORT, Kind.ALLOCATION): P.UPDATE_EXPERIMENT,
+    (Action.CREATE, Kind.PIPELINE): P.CREATE_EXPERIMENT,
+    (Action.CHANGE, Kind.PIPELINE): P.UPDATE_EXPERIMENT,
+    (Action.DELETE, Kind.PIPELINE): P.DELETE_EXPERIMENT,
+    (Action.CREATE, Kind.TASK): P.CREATE_NSC,
+    (Action.CHANGE, Kind.TASK): P.UPDATE_NSC,
+    (Action.VISIT, Kind.TASK): P.VIEW_NSC,
+    (Action.ENTER, Kind.TASK): P.VIEW_NSC,
+    (Action.CREATE, Kind.MODEL): P.CREATE_MODEL_REGISTRY,
+    (Action.CHANGE, Kind.MODEL): P.EDIT_MODEL_REGISTRY,
+    (Action.REGISTER, Kind.MODEL): P.EDIT_MODEL_REGISTRY,
+    (Action.DELETE, Kind.MODEL): P.DELETE_MODEL_REGISTRY,
+    (Action.CREATE, Kind.TEMPLATE): P.CREATE_TEMPLATES,
+    (Action.CHANGE, Kind.TEMPLATE): P.UPDATE_TEMPLATES,
+    (Action.DELETE, Kind.TEMPLATE): P.DELETE_TEMPLATES,
+    (Action.ASSIGN, Kind.ROLE): P.ASSIGN_ROLES,
+    (Action.CREATE, Kind.WORKSPACE): P.CREATE_WORKSPACE,
+    (Action.CHANGE, Kind.WORKSPACE): P.UPDATE_WORKSPACE,
+    (Action.DELETE, Kind.WORKSPACE): P.DELETE_WORKSPACE,
+    (Action.ADMINISTER, Kind.WORKSPACE): P.SET_WORKSPACE_AGENT_USER_GROUP,
+    (Action.CREATE, Kind.PROJECT): P.CREATE_PROJECT,
+    (Action.CHANGE, Kind.PROJECT): P.UPDATE_PROJECT,
+    (Action.DELETE, Kind.PROJECT): P.DELETE_PROJECT,
+}
+"""In a cluster with roles: the permission that a user needs for it, in the workspace of the target. What is
+missing here is decided as without roles; reads: :mod:`~determined_service.access.visible`."""
+
+_OF_OTHERS = {P.DELETE_MODEL_REGISTRY: P.DELETE_OTHER_USER_MODEL_REGISTRY}
+"""Permissions that are good for one's own things alone, and those for others' things."""
+
+_SHARED = (Grant.OWNER, Grant.OWNER_OR_TASKS)
+"""Where a user's permission stands for being the owner."""
+
+_PLACES = (Kind.WORKSPACE, Kind.PROJECT)
 
 _BEGINS = frozenset({Action.CREATE, Action.SUBMIT, Action.REGISTER, "continue"})
 """Actions that make something that may outlive the task."""
@@ -160,14 +229,23 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
     """
     grant = RULES[action, target.kind]
     verb = verb or action
+    begins = action in _BEGINS or verb in _BEGINS
     if subject.serves is not None:
         _require_served(subject.serves, action, target, verb)
         return
-    if not subject.active and (action in _BEGINS or verb in _BEGINS):
+    if not subject.active and begins:
         raise Forbidden(
             f"user {subject.username}, in whose name this task runs, is deactivated: the task may {verb} "
             "nothing any more"
         )
+    needed = permission_for(subject, action, target)
+    # Of what it has begun already, a training process brings to an end what its owner no more might.
+    if needed is not None and (subject.allocation is None or begins):
+        _require_permission(subject, needed, target, verb)
+        is_shared = grant in _SHARED or target.kind in _PLACES
+        is_owned = target.owner is not None and is_shared
+        if subject.allocation is None and (is_owned or grant == Grant.ADMINISTRATOR):
+            return
     if grant in (Grant.AGENT, Grant.SERVING):
         if subject.kind != AGENT:
             raise Unauthenticated("this address is for agents: send the cluster's agent token")
@@ -194,6 +272,37 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
         )
     elif subject.allocation is not None and grant != Grant.OWNER_OR_TASKS:
         _require_made(subject.allocation, target, verb)
+
+
+def permission_for(subject: Principal, action: Action, target: Target) -> Permission | None:
+    """The permission that the subject needs for it; None: its roles do not decide."""
+    needed = PERMITS.get((action, target.kind))
+    if needed is None or subject.rights is None or subject.admin:
+        return None
+    is_others = target.owner is not None and target.owner.id != subject.user_id
+    return _OF_OTHERS.get(needed, needed) if is_others else needed
+
+
+def _require_permission(subject: Principal, needed: Permission, target: Target, verb: str) -> None:
+    """Raises Forbidden, and names the least role that has the permission and the command that assigns it."""
+    assert subject.rights is not None
+    place = target.place
+    if place is None and target.id is None:
+        allowed = subject.rights.allow_somewhere(needed)
+    else:
+        allowed = subject.rights.allow(needed, None if place is None else place.id)
+    if allowed:
+        return
+    role = least(needed, in_one=True)
+    where, option = "", ""
+    if not role.cluster_wide and (place is not None or target.id is None):
+        where = " in its workspace" if place is None else f" in workspace {place.name!r}"
+        option = f" -w {'WORKSPACE' if place is None else shlex.quote(place.name)}"
+    who = shlex.quote(subject.username)
+    raise Forbidden(
+        f"user {subject.username} may not {verb} {target}: that needs the role {role.name}{where}; who may "
+        f"assign it runs `det rbac assign-role {role.name} -u {who}{option}`"
+    )
 
 
 def _require_served(served: Served, action: Action, target: Target, verb: str) -> None:

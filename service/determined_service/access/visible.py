@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from determined_registry.database.tables import experiments, projects, trials
 from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
-from determined_service.access.targets import Kind
+from determined_service.access.targets import Kind, Owner
 
 _SEEN_BY: Mapping[Kind, Permission] = {
     Kind.EXPERIMENT: Permission.VIEW_EXPERIMENT_METADATA,
@@ -21,6 +21,7 @@ _SEEN_BY: Mapping[Kind, Permission] = {
     Kind.CHECKPOINT: Permission.VIEW_EXPERIMENT_ARTIFACTS,
     Kind.PIPELINE: Permission.VIEW_EXPERIMENT_METADATA,
     Kind.TASK: Permission.VIEW_NSC,
+    Kind.ALLOCATION: Permission.VIEW_NSC,
     Kind.MODEL: Permission.VIEW_MODEL_REGISTRY,
     Kind.TEMPLATE: Permission.VIEW_TEMPLATES,
     Kind.WORKSPACE: Permission.VIEW_WORKSPACE,
@@ -59,3 +60,12 @@ def visible(
             .where(experiments.c.project_id.in_(inside))
         )
     return place.in_(seen)
+
+
+def is_hidden(subject: Principal, kind: Kind, owner: Owner | None) -> bool:
+    """True if the thing of that kind and owner does not exist for the subject: it may not see it, and its
+    task has not made it."""
+    needed = _SEEN_BY.get(kind)
+    if subject.rights is None or needed is None or owner is None or subject.task in owner.tasks:
+        return False
+    return not subject.rights.allow(needed, None if owner.place is None else owner.place.id)

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import task_visits, tasks, user_sessions, users
 from determined_service.access.principal import USER, Principal
+from determined_service.access.roles import roles_column, standing
 from determined_service.access.sessions import PAGES_LIFE
 from determined_service.access.tokens import new_token, token_hash
 
@@ -67,12 +68,13 @@ async def use_ticket(conn: AsyncConnection, ticket: str, task_id: str, port: str
 
 
 async def find_visitor(
-    conn: AsyncConnection, cookies: list[str], task_id: str, port: str
+    conn: AsyncConnection, cookies: list[str], task_id: str, port: str, has_roles: bool
 ) -> Principal | None:
-    """The user whose session one of the cookies stands for, at this port of this task."""
+    """The user whose session one of the cookies stands for, at this port of this task; with its rights, where
+    the cluster ``has_roles``."""
     row = (
         await conn.execute(
-            sa.select(_u.id, _u.username, _u.admin)
+            sa.select(_u.id, _u.username, _u.admin, roles_column(has_roles))
             .join(user_sessions, _s.user_id == _u.id)
             .join(task_visits, _v.session_id == _s.id)
             .where(
@@ -86,4 +88,7 @@ async def find_visitor(
             .limit(1)
         )
     ).first()
-    return None if row is None else Principal(USER, row.id, row.username, row.admin)
+    if row is None:
+        return None
+    admin, rights = standing(row.admin, row.roles, has_roles)
+    return Principal(USER, row.id, row.username, admin, rights=rights)

@@ -21,6 +21,9 @@ PIPELINES = "pipelines"
 SERVICE_LOG = "service log"
 """Of one process alone, which announces it to itself: there is a new line in its log."""
 
+ROLES = "roles"
+"""A group has other members or other roles; a single user's roles are announced as the user's."""
+
 CLUSTER = "cluster"
 """Another cluster configuration is in force."""
 

@@ -10,12 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire import gate
-from determined_registry.database.tables import allocation_ports, allocations, tasks, users
+from determined_registry.database.tables import allocation_ports, allocations
 from determined_service.access import visits
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
-from determined_service.access.targets import Kind, Owner, Target
+from determined_service.access.targets import OWNED_TASKS, Kind, Target, owner_of
+from determined_service.access.visible import is_hidden
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Forbidden, NotFound
 from determined_service.base.pages import of_service
@@ -29,11 +30,7 @@ from determined_service.scheduling.queue import Queue
 from determined_service.scheduling.wording import in_words
 from determined_service.state import states
 
-_TASK = (
-    sa.select(tasks.c.id, tasks.c.kind, tasks.c.owner_id, users.c.username)
-    .join(users, users.c.id == tasks.c.owner_id)
-    .where(tasks.c.id == sa.bindparam("task_id"))
-)
+_TASK = sa.text(f"SELECT {OWNED_TASKS} WHERE k.id = :task_id")
 _PORTS = (
     sa.select(allocation_ports)
     .where(allocation_ports.c.task_id == sa.bindparam("task_id"))
@@ -73,7 +70,9 @@ class Decisions:
             return Refusal(refusal.status, refusal.message)
         async with self._db.tx() as conn:
             if subject is None and cookies:
-                subject = await visits.find_visitor(conn, cookies, key.task_id, key.port)
+                subject = await visits.find_visitor(
+                    conn, cookies, key.task_id, key.port, self._auth.has_roles
+                )
             task, ports = await _find(conn, key)
             port = _chosen(ports, key.port)
             if subject is None and not (port is not None and port.unauthenticated):
@@ -169,7 +168,8 @@ def _admit(subject: Principal, key: Key, task: sa.Row[Any] | None, ports: Sequen
 
     Raises NotFound, Forbidden.
     """
-    if task is None:
+    owner = None if task is None else owner_of(task)
+    if task is None or is_hidden(subject, Kind.TASK, owner):
         raise NotFound(f"task {key.task_id} does not exist")
     port = _chosen(ports, key.port)
     if port is None:
@@ -180,7 +180,7 @@ def _admit(subject: Principal, key: Key, task: sa.Row[Any] | None, ports: Sequen
             raise NotFound(f"Task {task.id} has {wanted}; it has {known}: /proxy/{task.id}:<port>/")
     elif not port.unauthenticated:
         action = Action.READ if port.shared else Action.VISIT
-        authorise(subject, action, Target(Kind.TASK, task.id, Owner(task.owner_id, task.username)))
+        authorise(subject, action, Target(Kind.TASK, task.id, owner))
 
 
 def _chosen(ports: Any, name: str) -> Any:

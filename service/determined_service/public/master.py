@@ -53,7 +53,7 @@ async def get_master(settings: SettingsOf) -> dict[str, Any]:
         "externalLoginUri": "",
         "externalLogoutUri": "",
         "branding": "determined",
-        "rbacEnabled": False,
+        "rbacEnabled": settings.cluster.has_roles,
         "product": "PRODUCT_COMMUNITY",
         "userManagementEnabled": True,
         "featureSwitches": [],

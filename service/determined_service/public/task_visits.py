@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import RedirectResponse, Response
 
 from determined_service.access import visits
+from determined_service.access.authenticator import Authenticator
 from determined_service.access.dependencies import TaskReader
 from determined_service.access.logins import log_in
 from determined_service.access.principal import USER, Principal
@@ -200,8 +201,9 @@ async def log_in_here(
     address = _address(key, request, settings)
     login = await read_form(request)
     try:
-        token, found = await log_in(login, request, db, settings, throttle)
-        user = Principal(USER, found.id, found.username, found.admin)
+        token, _ = await log_in(login, request, db, settings, throttle)
+        auth: Authenticator = request.app.state.auth
+        user = await auth.principal(token)
         try:
             ticket = await _ticket(db, user, token, key)
         except (Forbidden, NotFound):

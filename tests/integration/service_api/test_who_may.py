@@ -25,6 +25,8 @@ from determined_registry.database.tables import (
     checkpoints,
     deletions,
     experiments,
+    group_members,
+    groups,
     live_metrics,
     log_policy_matches,
     metrics,
@@ -40,6 +42,7 @@ from determined_registry.database.tables import (
     projects,
     retraining_runs,
     retrainings,
+    role_assignments,
     search_events,
     slots,
     task_logs,
@@ -64,6 +67,7 @@ TABLES = [allocations, checkpoints, deletions, experiments, metrics, search_even
 TABLES += [trials, users, agents, slots, models, model_versions, model_aliases]
 TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, live_metrics]
 TABLES += [tasks]
+TABLES += [groups, group_members, role_assignments]
 TABLES += [pipelines, pipeline_steps, pipeline_experiments, templates]
 TABLES += [workspaces, projects, workspace_pins, pool_bindings]
 PASSED_OVER = (401, 403, 404, 500)
@@ -72,8 +76,8 @@ PASSED_OVER = (401, 403, 404, 500)
 @dataclass(frozen=True)
 class Mine:
     """The first user's things: a running leg, a checkpoint, an account, a model, whose version 1 (another
-    checkpoint) is the champion, and a task of each launched kind, by the plural of its noun; and the
-    workspace and the project in which the leg's experiment is."""
+    checkpoint) is the champion, a task of each launched kind, by the plural of its noun, a group, which has
+    the role Editor in the first workspace; and the workspace and the project of the leg's experiment."""
 
     leg: Leg
     checkpoint: str
@@ -82,6 +86,7 @@ class Mine:
     tasks: dict[str, str] = field(default_factory=dict)
     workspace_id: int = 1
     project_id: int = 1
+    group: int = 0
 
     def task_of(self, path: str) -> str:
         """The task that is meant by ``task_id`` in the path: for reports, that of the leg."""
@@ -109,6 +114,7 @@ class Mine:
             "workspace_id": self.workspace_id,
             "project_id": self.project_id,
             "pool_name": "idle",
+            "group_id": self.group,
             "label": "mine",
             "agent_id": "idle",
             "slot_id": 0,
@@ -147,6 +153,12 @@ def trial_of_mine(mine: Mine) -> Any:
 
 def named_checkpoint(mine: Mine) -> Any:
     return {"checkpointUuids": [mine.checkpoint]}
+
+
+def of_group(role: str) -> Callable[[Mine], Any]:
+    """The assignment of the role to the group, in the first workspace."""
+    scope = {"role": {"name": role}, "scopeWorkspaceId": 1}
+    return lambda mine: {"groupRoleAssignments": [{"groupId": mine.group, "roleAssignment": scope}]}
 
 
 API = "/api/v1"
@@ -326,6 +338,14 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", "/mlflow/api/2.0/mlflow/runs/log-metric"): Asked(
         lambda mine: {"run_id": str(mine.leg.trial_id), **LOSS}
     ),
+    ("POST", f"{API}/groups"): Asked(lambda mine: {"name": f"g{uuid.uuid4().hex}"}),
+    ("PUT", f"{API}/groups/{{group_id}}"): Asked(lambda mine: {"addUsers": [mine.user_id]}),
+    ("DELETE", f"{API}/groups/{{group_id}}"): Asked(),
+    ("PATCH", f"{API}/users/assignments"): Asked(
+        lambda mine: {"userIds": [mine.user_id], "addGroups": [mine.group]}
+    ),
+    ("POST", f"{API}/roles/add-assignments"): Asked(of_group("Viewer")),
+    ("POST", f"{API}/roles/remove-assignments"): Asked(of_group("Editor")),
     ("POST", f"{API}/users"): Asked(lambda mine: {"user": {"username": f"u{uuid.uuid4().hex}"}}),
 }
 RULES = {
@@ -399,9 +419,21 @@ async def mine_in(world: World) -> Mine:
         slot = {"agent_id": "idle", "slot_id": 0, "machine": "m"}
         await conn.execute(insert(slots).values(slot).on_conflict_do_nothing())
     model = await model_of(world, leg, owner_id)
-    own_tasks = await tasks_of(world, owner_id)
+    own_tasks, group = await tasks_of(world, owner_id), await group_of(world)
     checkpoint = await store(leg, 1)
-    return Mine(leg, checkpoint, owner_id, model, own_tasks, workspace_id or 0, project_id or 0)
+    return Mine(
+        leg, checkpoint, owner_id, model, own_tasks, workspace_id or 0, project_id or 0, group
+    )
+
+
+async def group_of(world: World) -> int:
+    """A group without members, which has the role Editor in the first workspace."""
+    async with world.db.tx() as conn:
+        made = sa.insert(groups).values(name=uuid.uuid4().hex).returning(groups.c.id)
+        group = int((await conn.execute(made)).scalar_one())
+        role = {"role": "Editor", "group_id": group, "workspace_id": 1}
+        await conn.execute(sa.insert(role_assignments).values(role))
+    return group
 
 
 async def tasks_of(world: World, owner_id: int, submitted_by: str | None = None) -> dict[str, str]:

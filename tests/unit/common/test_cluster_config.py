@@ -216,12 +216,12 @@ def pools(*names: str) -> str:
             id="storage, and what is wrong behind its type",
         ),
         pytest.param(
-            "resource_manager: {type: slurm}\nsecurity: {tls: {cert: a}, authz: {type: rbac}}\n"
+            "resource_manager: {type: slurm}\nsecurity: {tls: {cert: a}, authz: {type: rbca}}\n"
             "saml: {enabled: true}\nlogging: {type: elastic}\n",
             [
                 "c.yaml:1: resource_manager.type: Slurm and PBS are not supported: leave type out, or write "
                 "'agent' or 'kubernetes'",
-                "c.yaml:2: security.authz.type: there are no roles: leave type out, or write 'basic'",
+                "c.yaml:2: security.authz.type: found 'rbca'; did you mean 'rbac'? (allowed: basic, rbac)",
                 "c.yaml:2: security.tls: the service speaks plain HTTP: leave tls out, and put a proxy with "
                 "TLS in front of it",
                 "c.yaml:3: saml: users log in with a name and a password: leave it out",

@@ -289,6 +289,11 @@ class FakeService:
         # The workspace and the project that every id means.
         self.workspace: dict[str, Any] = workspace()
         self.project: dict[str, Any] = project()
+        self.members: dict[str, Any] = {
+            "usersAssignedDirectly": [{"id": 2, "username": "determined"}],
+            "groups": [],
+            "assignments": [{"role": {"name": "Editor"}, "userRoleAssignments": [{"userId": 2}]}],
+        }
         # The template that every name means.
         self.template: dict[str, Any] = {}
         # The commands; each path of a task's answers the first one.
@@ -408,6 +413,7 @@ class FakeService:
                 r"/api/v1/workspaces/(\d+)/available-resource-pools",
                 lambda *_: {"resourcePools": [one["name"] for one in self.pools]},
             ),
+            ("GET", r"/api/v1/roles/workspace/(\d+)", lambda *_: self.members),
             (
                 "GET",
                 r"/api/v1/(?:workspaces|projects)/(\d+)/contents",

@@ -94,6 +94,10 @@ def test_only_reading_is_declared_by_get() -> None:
         ("POST", "/api/v1/preview-hp-search"),
         ("POST", "/searcher/preview"),
         ("POST", "/api/v1/experiments/{experiment_id}/file"),
+        ("POST", "/api/v1/groups/search"),
+        ("POST", "/api/v1/roles/search"),
+        ("POST", "/api/v1/roles/search/by-assignability"),
+        ("POST", "/api/v1/roles/search/by-ids"),
         # A connection gives no right: each request to the task is decided separately.
         ("POST", "/api/v1/tasks/{task_id}/visits"),
     }

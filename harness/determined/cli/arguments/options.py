@@ -17,10 +17,11 @@ Limit = Annotated[
     typer.Option(
         "--limit",
         min=1,
+        metavar="NUMBER",
         help="items per page, as in Determined: all pages are fetched, unless --pages 1 is given",
     ),
 ]
-Offset = Annotated[int, typer.Option("--offset", min=0, help="items to skip")]
+Offset = Annotated[int, typer.Option("--offset", min=0, metavar="NUMBER", help="items to skip")]
 Includes = Annotated[
     list[Path] | None,
     typer.Option(

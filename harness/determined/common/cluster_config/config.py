@@ -29,17 +29,31 @@ def _is_root(account: Any) -> bool:
     )
 
 
+class CreatorsRole(Section):
+    """The ``security.authz.workspace_creator_assign_role`` section."""
+
+    enabled: bool = Field(True, description="whether the creator of a workspace gets a role in it")
+    role_id: Literal[2, 4, 5, 6, 7, 9] = Field(
+        2,
+        description="the role's number, of those that hold in one workspace; 2 is WorkspaceAdmin",
+    )
+
+
 class Authz(Section):
     """The ``security.authz`` section."""
 
-    type: Annotated[
-        Literal["basic"],
-        refused(
-            "there are no roles: leave type out, or write 'basic'", lambda value: value == "basic"
-        ),
-    ] = Field("basic", description="who may do what: owners and administrators")
-    fallback: Annotated[Any, NotUsed("there is one kind of authorisation")] = Field(
+    type: Literal["basic", "rbac"] = Field(
+        "basic",
+        description="who may do what: `basic`, owners and administrators; `rbac`, whom a role allows it",
+    )
+    workspace_creator_assign_role: CreatorsRole = Field(
+        default_factory=CreatorsRole, description="of a workspace's creator, where roles hold"
+    )
+    fallback: Annotated[Any, NotUsed("a type that is not known is refused")] = Field(
         None, exclude=True
+    )
+    rbac_ui_enabled: Annotated[Any, NotUsed("clients are told of roles where type is 'rbac'")] = (
+        Field(None, exclude=True)
     )
 
 
@@ -193,6 +207,16 @@ class ClusterConfig(Section):
     reserved_ports: Annotated[
         Any, NotUsed("trials choose among the ports that the machine says are free")
     ] = Field(None, exclude=True)
+
+    @property
+    def authz(self) -> Authz:
+        """The ``security.authz`` section, with its defaults."""
+        return (self.security and self.security.authz) or Authz()
+
+    @property
+    def has_roles(self) -> bool:
+        """True if roles hold, and not the rule that everybody sees everything."""
+        return self.authz.type == "rbac"
 
     def pool(self, name: str) -> PoolConfig | None:
         """The pool of that name; None if there is none."""

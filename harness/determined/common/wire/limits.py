@@ -142,6 +142,9 @@ CHECKPOINT_FILES = 100_000
 METADATA_BYTES = MIB
 """The metadata of a checkpoint or a trial, and a trial's hyperparameters, as JSON."""
 
+# Groups of users.
+GROUP_NAME_CHARS = 250
+
 # Templates.
 TEMPLATE_NAME_CHARS = 250
 TEMPLATES = 1_000
