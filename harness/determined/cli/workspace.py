@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,11 +51,6 @@ def _storage(record: Record) -> str:
     return ", ".join(f"{key}={value}" for key, value in found.items()) if found else ""
 
 
-MEMBERS = (
-    Column("Name", "name"),
-    Column("Kind", "kind"),
-    Column("Role", "role"),
-)
 DETAILS = (
     *WORKSPACES,
     Column("Account on Agents", _account),
@@ -187,12 +181,14 @@ def list_projects(
     render.show(PROJECTS, found, chosen(json, csv), what="projects")
 
 
-def _members(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One record for each assignment of a role."""
-    for one in found["assignments"]:
-        for kind in ("user", "group"):
-            for member in one[f"{kind}RoleAssignments"]:
-                yield {"kind": kind, "name": member["name"], "role": one["role"]["name"]}
+@app.command("list-pools")
+def list_pools(
+    ctx: typer.Context, workspace_name: Workspace, json: Json = False, csv: Csv = False
+) -> None:
+    """List the resource pools that a workspace may use."""
+    pools = state(ctx).workspaces.get_workspace(workspace_name).list_pools()
+    found = [{"name": one.name} for one in pools]
+    render.show(POOLS, found, chosen(json, csv), what="resource pools")
 
 
 @app.command("list-members")
@@ -203,29 +199,12 @@ def list_members(
     yaml: Yaml = False,
     csv: Csv = False,
 ) -> None:
-    """List the users and groups that have a role in a workspace itself.
-
-    Roles that hold everywhere are not among them: det rbac list-users-roles shows those of one user.
-    """
-    if json + yaml + csv > 1:
-        raise typer.BadParameter("give one of --json, --yaml and --csv")
-    workspace = state(ctx).workspaces.get_workspace(workspace_name)
-    found = state(ctx).people.members_of_workspace(workspace.id)
+    """List the users and groups that have a role in a workspace."""
+    found = state(ctx).workspaces.get_workspace(workspace_name).list_members()
     if yaml:
         render.print_yaml(found)
-    else:
-        members = list(_members(found))
-        render.show(MEMBERS, members, chosen(json, csv), document=found, what="members")
-
-
-@app.command("list-pools")
-def list_pools(
-    ctx: typer.Context, workspace_name: Workspace, json: Json = False, csv: Csv = False
-) -> None:
-    """List the resource pools that a workspace may use."""
-    pools = state(ctx).workspaces.get_workspace(workspace_name).list_pools()
-    found = [{"name": one.name} for one in pools]
-    render.show(POOLS, found, chosen(json, csv), what="resource pools")
+        return
+    render.show(MEMBERS, found, chosen(json, csv), what="members")
 
 
 @app.command("describe")

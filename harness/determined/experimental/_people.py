@@ -83,10 +83,6 @@ class PeopleVerbs:
         """``roles``, and ``assignments`` in the same order. Raises NotFoundException."""
         return dict(self._session.get(f"/api/v1/roles/search/by-group/{self._group(name)}"))
 
-    def members_of_workspace(self, workspace_id: int) -> dict[str, Any]:
-        """``usersAssignedDirectly``, ``groups`` and, by role, ``assignments``. Raises NotFoundException."""
-        return dict(self._session.get(f"/api/v1/roles/workspace/{workspace_id}"))
-
     def my_permissions(self) -> dict[str, Any]:
         """``roles``, ``assignments`` in the same order, and ``inForce``: whether roles hold."""
         return dict(self._session.get("/api/v1/permissions/summary"))

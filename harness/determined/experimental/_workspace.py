@@ -231,6 +231,23 @@ class Workspace(_Place):
             for name in _names(self._session, path, "resourcePools")
         ]
 
+    def list_members(self) -> list[dict[str, str]]:
+        """The users and groups with a role in it: ``name``, ``kind`` (user or group) and ``role`` of each."""
+        found = self._session.get(f"/api/v1/roles/workspace/{self.id}")
+        names = {
+            "user": {one["id"]: one["username"] for one in found["usersAssignedDirectly"]},
+            "group": {one["groupId"]: one["name"] for one in found["groups"]},
+        }
+        members = []
+        for each in found["assignments"]:
+            for kind, key in (("user", "userRoleAssignments"), ("group", "groupRoleAssignments")):
+                for one in each.get(key) or ():
+                    name = names[kind].get(one[f"{kind}Id"])
+                    if name is not None:
+                        role = each["role"]["name"]
+                        members.append({"name": name, "kind": kind, "role": role})
+        return sorted(members, key=lambda one: (one["kind"], one["name"], one["role"]))
+
     def create_project(
         self, name: str, description: str | None = None, *, key: str | None = None
     ) -> Project:

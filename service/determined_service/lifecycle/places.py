@@ -10,14 +10,16 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire.checks import show
+from determined.common.wire.prefect import place_tags
 from determined.expconf.problems import nearest
 from determined_registry.database.tables import experiments, projects, workspaces
 from determined_registry.database.tables.people import FIRST, UNCATEGORIZED
-from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
-from determined_service.access.targets import Kind
+from determined_service.access.rules import Action, authorise
+from determined_service.access.targets import Kind, Target
+from determined_service.access.targets import Place as Inside
 from determined_service.access.visible import visible
-from determined_service.base.errors import BadRequest, Conflict, Forbidden, NotFound
+from determined_service.base.errors import BadRequest, Conflict, NotFound
 
 w, p = workspaces.c, projects.c
 _NAMED = 20
@@ -41,6 +43,11 @@ class Place:
     def is_first(self) -> bool:
         """True for what can be neither archived nor deleted, and gives nothing of its own."""
         return self.workspace_id == FIRST and self.project_id in (None, FIRST)
+
+    @property
+    def tags(self) -> list[str]:
+        """Of runs in Prefect."""
+        return place_tags(self.workspace, self.project)
 
     def default_pool(self, slots: int) -> str | None:
         """Of what names no pool and asks for so many slots; None: the cluster's default."""
@@ -71,18 +78,19 @@ async def find(
     conn: AsyncConnection,
     subject: Principal | None,
     named: Named,
-    permission: Permission,
+    made: Kind,
     *,
     whole: bool = False,
     lock: bool = False,
 ) -> Place:
     """The place that is meant; without names and ids, Uncategorized.
 
-    ``subject`` None: it was asked before, or acts for the platform. ``whole``: a workspace is enough.
-    ``lock``: it stays as it is until the end of the transaction.
+    ``made``: what is to be made there. ``subject`` None: it was asked before. ``whole``: a workspace is
+    enough. ``lock``: it stays as it is until the end of the transaction.
 
     Raises BadRequest for a name or id that there is not, or that the subject does not see, with the nearest
-    name; Conflict if it is archived or being deleted; Forbidden without the permission there.
+    name; Conflict if it is archived or being deleted; Forbidden if it may make no such thing
+    there.
     """
     if named.project_id and named.project_id > 0 and not (whole and named.workspace_id):
         wanted, where = p.id == named.project_id, named.field
@@ -99,7 +107,7 @@ async def find(
         workspace = await _workspace(conn, subject, named)
         if whole:
             row = (await conn.execute(_whole(workspace.id, lock))).one()
-            return _place(row, subject, permission)
+            return _place(row, subject, made)
         names = await _projects_of(conn, subject, workspace.id)
         raise BadRequest(
             f"project: required field is missing: workspace {workspace.name!r} "
@@ -111,7 +119,7 @@ async def find(
         )
     else:
         place = FIRST_WORKSPACE if whole else FIRST_PLACE
-        require_allowed(subject, permission, place.workspace_id, place.workspace)
+        require_allowed(subject, made, place.workspace_id, place.workspace)
         return place
     seen = sa.true() if subject is None else visible(subject, Kind.PROJECT, p.workspace_id)
     located = (await conn.execute(_located(lock).where(wanted, seen))).first()
@@ -121,20 +129,16 @@ async def find(
             what = f"there is no project {show(named.project)} in workspace {workspace.name!r}"
             raise BadRequest(f"project: {what}{_hint(named.project, names)}")
         raise BadRequest(f"{where}: project {named.project_id} does not exist")
-    return _place(located, subject, permission)
+    return _place(located, subject, made)
 
 
 def require_allowed(
-    subject: Principal | None, permission: Permission, workspace_id: int, name: str
+    subject: Principal | None, made: Kind, workspace_id: int, workspace: str
 ) -> None:
-    """Raises Forbidden if roles hold for the subject, and none allows this in the workspace."""
-    if subject is None or subject.rights is None:
-        return
-    if not subject.rights.allow(permission, workspace_id):
-        raise Forbidden(
-            f"none of your roles in workspace {name!r} allows to {permission.name.lower().replace('_', ' ')}"
-            f" (det rbac my-permissions): ask an administrator of the workspace for one that does"
-        )
+    """Raises Forbidden if roles hold for the subject, and none allows to make such a thing in the
+    workspace."""
+    if subject is not None and subject.rights is not None:
+        authorise(subject, Action.CREATE, Target(made, into=Inside(workspace_id, workspace)))
 
 
 async def hold(conn: AsyncConnection, place: Place) -> None:
@@ -212,8 +216,8 @@ def _whole(workspace_id: int, lock: bool) -> sa.Select[Any]:
     return statement.with_for_update(read=True) if lock else statement
 
 
-def _place(row: sa.Row[Any], subject: Principal | None, permission: Permission) -> Place:
-    require_allowed(subject, permission, row.workspace_id, row.workspace)
+def _place(row: sa.Row[Any], subject: Principal | None, made: Kind) -> Place:
+    require_allowed(subject, made, row.workspace_id, row.workspace)
     _require_open(row)
     return Place(
         row.workspace_id,

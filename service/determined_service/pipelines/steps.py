@@ -28,7 +28,6 @@ from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments, tasks
 from determined_registry.database.tables.people import FIRST
 from determined_service.access import targets
-from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
@@ -313,7 +312,7 @@ async def command_place(
     named = Named(*await placing.names_in(config))
     if named == Named():
         named = inherited(project_id)
-    return await placing.find(db, subject, named, Permission.CREATE_NSC, whole=True)
+    return await placing.find(db, subject, named, Kind.TASK, whole=True)
 
 
 def launch_of(config: dict[str, Any], code: str | None, place: Place) -> launching.Launch:

@@ -17,7 +17,6 @@ from determined.common.wire import limits
 from determined_registry import models as registry
 from determined_registry.database.tables import models, users
 from determined_service.access.dependencies import ModelReader, may
-from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -251,9 +250,7 @@ async def _place(conn: AsyncConnection, user: Principal, named: Named) -> Place:
     """The workspace of a model, held. Raises NotFound, which Determined's clients expect here; Conflict,
     Forbidden."""
     try:
-        return await places.find(
-            conn, user, named, Permission.CREATE_MODEL_REGISTRY, whole=True, lock=True
-        )
+        return await places.find(conn, user, named, Kind.MODEL, whole=True, lock=True)
     except BadRequest as error:
         raise NotFound(error.message) from None
 

@@ -12,7 +12,6 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from determined_service.access.dependencies import PipelineReader, may
-from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -100,8 +99,7 @@ async def create_pipeline(
         size = sum(content_size(files) for files in given.modelDefinitions.values())
         definitions = await aside(size, pack_several, given.modelDefinitions)
     named = Named(given.workspaceName, given.projectName, given.projectId or None)
-    allowed = Permission.CREATE_EXPERIMENT
-    place = await placing.find(db, user, named, allowed)
+    place = await placing.find(db, user, named, Kind.EXPERIMENT)
     prepared = await submitting.prepare(db, user, given.pipeline, definitions, settings, place)
     async with changing(db) as change:
         remarks = await submitting.check_against(change.conn, prepared, settings, user)

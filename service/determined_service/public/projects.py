@@ -12,7 +12,6 @@ from starlette.responses import Response
 from determined.common.wire import limits
 from determined_registry.database.tables import projects
 from determined_service.access.dependencies import Admission, ProjectReader, may, may_named
-from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
@@ -156,7 +155,7 @@ async def move_project(
         workspace_id=given.destinationWorkspaceId, workspace_field="destinationWorkspaceId"
     )
     async with changing(db) as change:
-        to = await places.find(change.conn, user, named, Permission.CREATE_PROJECT, whole=True)
+        to = await places.find(change.conn, user, named, Kind.PROJECT, whole=True)
         await keeping.move_project(change.conn, project_id, to.workspace_id)
     return JsonResponse({})
 
@@ -240,4 +239,4 @@ async def move_experiments(
 
 async def _destination(change: Change, user: Principal, project_id: int) -> Place:
     named = Named(project_id=project_id, field="destinationProjectId")
-    return await places.find(change.conn, user, named, Permission.CREATE_EXPERIMENT, lock=True)
+    return await places.find(change.conn, user, named, Kind.EXPERIMENT, lock=True)

@@ -16,7 +16,6 @@ from determined.expconf import secret_values
 from determined.expconf.unheeded import dropped_fields
 from determined_registry.database.tables import templates, workspaces
 from determined_service.access.dependencies import Admission, TemplateReader, may, may_named
-from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
@@ -57,9 +56,7 @@ class NewTemplate(BaseModel):
     async def place(self, conn: AsyncConnection, user: Principal) -> int:
         """The workspace of a new template. Raises BadRequest, Conflict, Forbidden."""
         named = Named(workspace_id=self.workspaceId)
-        place = await places.find(
-            conn, user, named, Permission.CREATE_TEMPLATES, whole=True, lock=True
-        )
+        place = await places.find(conn, user, named, Kind.TEMPLATE, whole=True, lock=True)
         return place.workspace_id
 
 

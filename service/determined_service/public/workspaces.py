@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -21,15 +22,17 @@ from determined_registry.database.tables import (
     users,
     workspaces,
 )
+from determined_service.access import assignments
 from determined_service.access.dependencies import (
     Admission,
     WorkspaceReader,
     may,
 )
 from determined_service.access.principal import Principal
+from determined_service.access.roles import WORKSPACE_ADMIN
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Id as TargetId
-from determined_service.access.targets import Kind, Owners, Target
+from determined_service.access.targets import Kind, Owners, Place, Target
 from determined_service.base.bounds import Id, ManyIds, ManyNames, Name, Text
 from determined_service.base.errors import Forbidden
 from determined_service.base.json import JsonResponse
@@ -86,7 +89,7 @@ class WorkspaceChange(BaseModel):
         conn: AsyncConnection,
         user: Principal,
         settings: Settings,
-        workspace_id: int | None = None,
+        workspace: Place | None = None,
     ) -> dict[str, Any]:
         """The columns to set. Raises BadRequest; Forbidden for the account on agents, which administrators
         set."""
@@ -96,8 +99,9 @@ class WorkspaceChange(BaseModel):
         if "agentUserGroup" in self.model_fields_set:
             account = self.agentUserGroup
             found["agent_user_group"] = None if account is None else account.column()
-            if workspace_id is not None or found["agent_user_group"] is not None:
-                target = Target(Kind.WORKSPACE, workspace_id)
+            if workspace is not None or found["agent_user_group"] is not None:
+                number = None if workspace is None else workspace.id
+                target = Target(Kind.WORKSPACE, number, into=workspace)
                 authorise(user, Action.ADMINISTER, target, "set the account on agents of")
         if "checkpointStorageConfig" in self.model_fields_set:
             found["checkpoint_storage"] = keeping.check_storage(
@@ -109,7 +113,7 @@ class WorkspaceChange(BaseModel):
         ):
             if {name, other} & self.model_fields_set:
                 found[column] = getattr(self, name) or getattr(self, other) or None
-        await keeping.check_pools(conn, found, workspace_id)
+        await keeping.check_pools(conn, found, None if workspace is None else workspace.id)
         return found
 
 
@@ -173,7 +177,12 @@ async def create_workspace(
         values = await given.values(change.conn, user, settings)
         name = values.pop("name")
         made = await keeping.create_workspace(change.conn, name, user.user_id, values)
-        found = await get_workspace(change.conn, made, user)
+        if user.rights is not None:
+            # Whoever makes one administers it.
+            own = assignments.Assignment(WORKSPACE_ADMIN, user_id=user.user_id, workspace_id=made)
+            await assignments.assign(change.conn, [own])
+        # Its new role counts from the next request on.
+        found = await get_workspace(change.conn, made, replace(user, rights=None))
     return JsonResponse({"workspace": found, "namespaceBindings": {}})
 
 
@@ -193,7 +202,7 @@ async def change_workspace(
     async with changing(db) as change:
         row = await keeping.lock_workspace(change.conn, workspace_id, "be changed")
         keeping.require_not_archived(row, "workspace", "be changed")
-        values = await given.values(change.conn, user, settings, workspace_id)
+        values = await given.values(change.conn, user, settings, Place(row.id, row.name))
         await keeping.change_workspace(change.conn, workspace_id, values)
         return JsonResponse(
             {

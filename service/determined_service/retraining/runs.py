@@ -17,7 +17,7 @@ from determined_registry.database.tables import (
     retraining_runs,
     retrainings,
 )
-from determined_service.access.permissions import Permission
+from determined_service.access.targets import Kind
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.lifecycle import places
@@ -97,7 +97,7 @@ async def begin(
     model, workspace_id = (await conn.execute(of)).one()
     names = orjson.loads(retraining.config)
     named = Named(names.get("workspace") or "", names.get("project") or "")
-    place = await places.find(conn, None, named, Permission.CREATE_EXPERIMENT, lock=True)
+    place = await places.find(conn, None, named, Kind.EXPERIMENT, lock=True)
     await _replace_waiting(change, retraining.id)
     plan = Plan.model_validate(retraining.plan)
     made = await conn.execute(

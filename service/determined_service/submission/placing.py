@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from determined import expconf
-from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
+from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest
@@ -54,17 +54,17 @@ async def find(
     db: Database,
     subject: Principal | None,
     named: Named,
-    permission: Permission,
+    made: Kind,
     *,
     whole: bool = False,
 ) -> Place:
     """As :func:`.places.find`, without a transaction; if nothing is named, the database is not asked."""
     if named == _NOTHING:
         place = places.FIRST_WORKSPACE if whole else places.FIRST_PLACE
-        places.require_allowed(subject, permission, place.workspace_id, place.workspace)
+        places.require_allowed(subject, made, place.workspace_id, place.workspace)
         return place
     async with reader(db).connect() as conn:
-        return await places.find(conn, subject, named, permission, whole=whole)
+        return await places.find(conn, subject, named, made, whole=whole)
 
 
 async def of_task(
@@ -81,7 +81,7 @@ async def of_task(
     if named == _NOTHING:
         workspace, project = await names_in(config, template)
         named = Named(workspace, project)
-    return await find(db, subject, named, Permission.CREATE_NSC, whole=True)
+    return await find(db, subject, named, Kind.TASK, whole=True)
 
 
 async def of_experiment(
@@ -99,4 +99,4 @@ async def of_experiment(
     if named == _NOTHING:
         workspace, project = await names_in(config, template)
         named = Named(workspace, project) if workspace or project else otherwise
-    return await find(db, subject, named, Permission.CREATE_EXPERIMENT)
+    return await find(db, subject, named, Kind.EXPERIMENT)

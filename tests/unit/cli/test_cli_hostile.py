@@ -295,6 +295,7 @@ SHOWING = {
     "workspace archive": [EVIL],
     "workspace unarchive": [EVIL],
     "workspace delete": [EVIL, "--yes"],
+    "workspace list-members": [EVIL],
     "workspace list-pools": [EVIL],
     "workspace list-projects": [EVIL],
     "project list": [EVIL],

@@ -289,6 +289,11 @@ class FakeService:
         # The workspace and the project that every id means.
         self.workspace: dict[str, Any] = workspace()
         self.project: dict[str, Any] = project()
+        self.members: dict[str, Any] = {
+            "usersAssignedDirectly": [{"id": 2, "username": "determined"}],
+            "groups": [],
+            "assignments": [{"role": {"name": "Editor"}, "userRoleAssignments": [{"userId": 2}]}],
+        }
         # The template that every name means.
         self.template: dict[str, Any] = {}
         # The access token that every number means, and the secret of a new one.
@@ -411,6 +416,7 @@ class FakeService:
                 r"/api/v1/workspaces/(\d+)/available-resource-pools",
                 lambda *_: {"resourcePools": [one["name"] for one in self.pools]},
             ),
+            ("GET", r"/api/v1/roles/workspace/(\d+)", lambda *_: self.members),
             (
                 "GET",
                 r"/api/v1/(?:workspaces|projects)/(\d+)/contents",
