@@ -607,8 +607,8 @@ async def test_a_pipeline_begins_nothing_when_its_owner_has_lost_the_role(
     assert (await pipes.get(one))["steps"][2]["reason"] == (
         "the roles of user determined, in whose name this pipeline runs, do not suffice any more: user "
         "determined may not submit experiments: that needs the role Editor in workspace 'Uncategorized'; who "
-        "may assign it runs `det rbac assign-role Editor -u determined -w Uncategorized`; or let "
-        "another user submit it"
+        "may assign it runs `det rbac assign-role Editor -u determined -w Uncategorized`; or let another "
+        "user submit it"
     )
 
 
