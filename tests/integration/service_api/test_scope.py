@@ -113,6 +113,7 @@ SHARED = {
     "agent_id": "agent-1",
     "slot_id": "0",
     "user_id": 1,
+    "group_id": 1,
     "username": "admin",
     "path": f"{uuid.uuid4().hex}.bin",
     "rest": "",
