@@ -44,6 +44,8 @@ class Kind(StrEnum):
     PIPELINE = "pipeline"
     TEMPLATE = "template"
     DELETION = "deletion"
+    WORKSPACE = "workspace"
+    PROJECT = "project"
     GROUP = "group"
     ROLE = "role"
 
@@ -167,6 +169,14 @@ _FIND: Mapping[Kind, sa.TextClause] = {
         Kind.TEMPLATE: (
             f"x.name AS id, {_USER}, x.submitted_by AS submitter, NULL AS task_id, {_PLACE} "
             f"FROM templates x {_OWNED.format('x')} WHERE x.name = ANY(:ids)"
+        ),
+        Kind.WORKSPACE: (
+            f"w.id, {_USER}, {_NOBODY}, {_PLACE} FROM workspaces w "
+            "LEFT JOIN users u ON u.id = w.owner_id WHERE w.id = ANY(:ids)"
+        ),
+        Kind.PROJECT: (
+            f"x.id, {_USER}, {_NOBODY}, {_PLACE} FROM projects x JOIN workspaces w ON w.id = x.workspace_id "
+            "LEFT JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
         ),
         # By its name, in any case of letters, or by its number.
         Kind.MODEL: (

@@ -45,6 +45,8 @@ _SEEN_BY: Mapping[Kind, Permission] = {
     Kind.ALLOCATION: Permission.VIEW_NSC,
     Kind.MODEL: Permission.VIEW_MODEL_REGISTRY,
     Kind.TEMPLATE: Permission.VIEW_TEMPLATES,
+    Kind.WORKSPACE: Permission.VIEW_WORKSPACE,
+    Kind.PROJECT: Permission.VIEW_PROJECT,
 }
 
 
@@ -87,6 +89,13 @@ async def seen_of(conn: AsyncConnection, user_id: int, has_roles: bool) -> Seen 
     row = (await conn.execute(wanted.where(users.c.id == user_id))).one()
     admin, rights = standing(row.admin, row.roles, has_roles)
     return seen_by(Principal(USER, user_id, row.username, admin, rights=rights))
+
+
+def visible(subject: Principal, kind: Kind, place: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """The condition for workspaces and projects where everything is read: ``place`` is a workspace's ``id``, or
+    a project's ``workspace_id``."""
+    found = None if subject.rights is None else subject.rights.workspaces(_SEEN_BY[kind])
+    return sa.true() if found is None else place.in_(sorted(found))
 
 
 def is_hidden(subject: Principal, kind: Kind, owner: Owner | None) -> bool:
