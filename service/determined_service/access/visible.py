@@ -92,8 +92,8 @@ async def seen_of(conn: AsyncConnection, user_id: int, has_roles: bool) -> Seen 
 
 
 def visible(subject: Principal, kind: Kind, place: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-    """The condition for workspaces and projects where everything is read: ``place`` is a workspace's ``id``, or
-    a project's ``workspace_id``."""
+    """The condition for workspaces and projects where everything is read: ``place`` is a workspace's ``id``,
+    or a project's ``workspace_id``."""
     found = None if subject.rights is None else subject.rights.workspaces(_SEEN_BY[kind])
     return sa.true() if found is None else place.in_(sorted(found))
 
