@@ -164,7 +164,7 @@ def _mlflow(urls: dict[str, str], experiment: int | None) -> dict[str, Callable[
 
     workspaces = [n for n in range(1, WORKSPACES + 1) if n % (WORKSPACES // SEEN) == 0]
     array = "{" + ",".join(map(str, workspaces)) + "}"
-    shown = Seen("2", "0", "", *([array] * 7))
+    shown = Seen("2", "0", "", *([array] * 8))
     found: dict[str, Callable[[], Any]] = {}
     for mode, url in urls.items():
         store = TrackingStore(url.replace("postgresql", "determined+postgresql", 1))

@@ -37,21 +37,43 @@ class Seen:
     projects: str
     experiments: str
     artifacts: str
+    pipelines: str
     tasks: str
     models: str
     templates: str
 
 
-NOTHING = Seen("0", "0", "", *(["{}"] * 7))
+NOTHING = Seen("0", "0", "", *(["{}"] * 8))
 SETTINGS = tuple(field.name for field in fields(Seen))
 
-_SET = ", ".join(f"set_config('{SCHEMA}.{name}', %({name})s, false)" for name in SETTINGS)
+_WORKSPACES = (
+    "SELECT array_agg(w.id)::text FROM public.workspaces w"
+    " WHERE %({0})s = '{{0}}' OR w.id = ANY (cast(%({0})s AS int[]))"
+)
+_PROJECTS = (
+    "SELECT array_agg(p.id)::text FROM public.projects p"
+    " WHERE %({0})s = '{{0}}' OR p.workspace_id = ANY (cast(%({0})s AS int[]))"
+)
+_VALUES = {
+    "user": "%(user)s",
+    "experiment": "%(experiment)s",
+    "task": "%(task)s",
+    # Of what lies in projects, these: a condition with a list is planned and looked up quickly.
+    "experiments": f"({_PROJECTS.format('experiments')})",
+    "artifacts": "CASE WHEN %(artifacts)s = %(experiments)s THEN current_setting('seen.experiments')"
+    f" ELSE ({_PROJECTS.format('artifacts')}) END",
+}
+_SET = ", ".join(
+    f"set_config('{SCHEMA}.{name}', "
+    f"coalesce({_VALUES.get(name, f'({_WORKSPACES.format(name)})')}, '{{}}'), false)"
+    for name in SETTINGS
+)
 # The views make statements look costly enough to be compiled, which takes longer than they do.
 NARROW = (
     f"SELECT set_config('search_path', '{SCHEMA}', false), set_config('jit', 'off', false), {_SET}"
 )
 """For a connection that is to show what a :class:`Seen` says; its fields are the values, as psycopg takes
-them."""
+them. It holds for the projects that there are now, so each transaction begins with it."""
 WIDEN = "RESET search_path; RESET jit"
 """For a connection that is to show everything again."""
 
@@ -85,23 +107,17 @@ def _setting(name: str) -> str:
     return f"(SELECT nullif(current_setting('{SCHEMA}.{name}', true), ''))"
 
 
-def _workspaces(of: str) -> str:
-    ids = f"({_setting(of)}::int[])"
-    return f"SELECT w.id FROM public.workspaces w WHERE w.id = ANY {ids} OR 0 = ANY {ids}"
-
-
-def _projects(of: str) -> str:
-    return f"SELECT p.id FROM public.projects p WHERE p.workspace_id IN ({_workspaces(of)})"
+def _listed(column: str, of: str) -> str:
+    return f"{column} IN (SELECT unnest({_setting(of)}::int[]))"
 
 
 def _in(column: str, table: str) -> str:
     return f"x.{column} IN (SELECT s.id FROM {SCHEMA}.{table} s)"
 
 
-def _there(table: str, condition: str) -> str:
-    """As :func:`_in` where it is a part of a condition: Postgres reads a row by its index there, and would
-    read all for ``IN``."""
-    return f"EXISTS (SELECT FROM {SCHEMA}.{table} s WHERE {condition})"
+def _sees(table: str, what: str) -> str:
+    """As :func:`_in` for what is rare: a function keeps its plan, and is none of the statement's."""
+    return f"{SCHEMA}.sees_{table}({what})"
 
 
 def _either(column: str, then: str, otherwise: str) -> str:
@@ -115,25 +131,46 @@ _OF_PIPELINE = _in("pipeline_id", "pipelines")
 _OWN = f"{_setting('user')}::int"
 _OF_PROCESS = f"{{0}}.id = {_setting('experiment')}::int OR {{0}}.submitted_by = {_setting('task')}"
 
-# A TensorBoard shows what its owner sees: nobody who does not see all of it may open it.
-_SHOWS_SEEN = (
-    "x.kind <> 'TENSORBOARD' OR NOT ("
-    + " OR ".join(
-        f"EXISTS (SELECT FROM jsonb_array_elements_text(x.data -> '{name}') AS shown (id)"
-        f" JOIN public.{table} there ON there.id = shown.id::int"
-        f" WHERE NOT {_there(table, 's.id = there.id')})"
-        for name, table in (("experiment_ids", "experiments"), ("trial_ids", "trials"))
-    )
-    + ")"
-)
+# A trial's task has the number of its experiment in its id, a deletion's that of the deletion. A TensorBoard
+# shows what its owner sees: nobody who does not see all of it may open it.
+_TASK = f"""CASE x.kind
+    WHEN 'TRIAL' THEN EXISTS (
+        SELECT FROM {SCHEMA}.experiments s WHERE s.id = split_part(x.id, '.', 1)::int)
+    WHEN 'CHECKPOINT_GC' THEN {_sees("deletions", "split_part(x.id, '.', 2)::int")}
+    WHEN 'TENSORBOARD' THEN {_listed("x.workspace_id", "tasks")} AND {SCHEMA}.sees_all_of(x.data)
+    ELSE {_listed("x.workspace_id", "tasks")} END"""
+_FUNCTIONS = {
+    "experiments": "CREATE FUNCTION {0}.sees_experiments(wanted int) RETURNS bool"
+    " STABLE LANGUAGE plpgsql AS $$ BEGIN"
+    " RETURN EXISTS (SELECT FROM {0}.experiments s WHERE s.id = wanted); END $$",
+    "deletions": "CREATE FUNCTION {0}.sees_deletions(wanted int) RETURNS bool"
+    " STABLE LANGUAGE plpgsql AS $$ BEGIN"
+    " RETURN EXISTS (SELECT FROM {0}.deletions s WHERE s.id = wanted); END $$",
+    "tasks": "CREATE FUNCTION {0}.sees_tasks(wanted text) RETURNS bool"
+    " STABLE LANGUAGE plpgsql AS $$ BEGIN"
+    " RETURN EXISTS (SELECT FROM {0}.tasks s WHERE s.id = wanted); END $$",
+    "retraining_runs": "CREATE FUNCTION {0}.sees_retraining_runs(wanted bigint) RETURNS bool"
+    " STABLE LANGUAGE plpgsql AS $$ BEGIN"
+    " RETURN EXISTS (SELECT FROM {0}.retraining_runs s WHERE s.id = wanted); END $$",
+    "trials": "CREATE FUNCTION {0}.sees_all_of(shown jsonb) RETURNS bool"
+    " STABLE LANGUAGE plpgsql AS $$ BEGIN RETURN NOT EXISTS ("
+    "SELECT FROM jsonb_array_elements_text(shown -> 'experiment_ids') AS named (id)"
+    " JOIN public.experiments e ON e.id = named.id::int"
+    " WHERE NOT EXISTS (SELECT FROM {0}.experiments s WHERE s.id = e.id)"
+    ") AND NOT EXISTS ("
+    "SELECT FROM jsonb_array_elements_text(shown -> 'trial_ids') AS named (id)"
+    " JOIN public.trials t ON t.id = named.id::int"
+    " WHERE NOT EXISTS (SELECT FROM {0}.trials s WHERE s.id = t.id)); END $$",
+}
+"""By view, the function that is made after it."""
 
 # In an order in which each can be made: a view names only earlier ones.
 CONDITIONS: Mapping[str, str] = {
-    "workspaces": f"x.id IN ({_workspaces('workspaces')})",
-    "projects": f"x.workspace_id IN ({_workspaces('projects')})",
-    "workspace_pins": f"x.workspace_id IN ({_workspaces('workspaces')})",
-    "pool_bindings": f"x.workspace_id IN ({_workspaces('workspaces')})",
-    "experiments": f"x.project_id IN ({_projects('experiments')}) OR {_OF_PROCESS.format('x')}",
+    "workspaces": _listed("x.id", "workspaces"),
+    "projects": _listed("x.workspace_id", "projects"),
+    "workspace_pins": _listed("x.workspace_id", "workspaces"),
+    "pool_bindings": _listed("x.workspace_id", "workspaces"),
+    "experiments": f"{_listed('x.project_id', 'experiments')} OR {_OF_PROCESS.format('x')}",
     "searches": _OF_EXPERIMENT,
     "search_events": _OF_EXPERIMENT,
     "mlflow_experiments": _OF_EXPERIMENT,
@@ -147,23 +184,15 @@ CONDITIONS: Mapping[str, str] = {
     # Of checkpoints that a user named, perhaps of several experiments: its own.
     "deletions": _either(
         "experiment_id",
-        _there("experiments", "s.id = x.experiment_id"),
+        _sees("experiments", "x.experiment_id"),
         f"EXISTS (SELECT FROM public.tasks k WHERE k.id = x.task_id AND k.owner_id = {_OWN})",
     ),
     # What was launched has a workspace; a trial's task is where its trial is, a deletion's with it.
-    "tasks": _either(
-        "workspace_id",
-        f"x.workspace_id IN ({_workspaces('tasks')}) AND ({_SHOWS_SEEN})",
-        _there("trials", "s.task_id = x.id")
-        + " OR "
-        + _there("trials", "s.id = x.former_of")
-        + " OR "
-        + _there("deletions", "s.task_id = x.id"),
-    ),
+    "tasks": _TASK,
     "allocations": _either(
         "experiment_id",
-        _there("experiments", "s.id = x.experiment_id"),
-        _there("tasks", "s.id = x.task_id"),
+        f"EXISTS (SELECT FROM {SCHEMA}.experiments s WHERE s.id = x.experiment_id)",
+        _sees("tasks", "x.task_id"),
     ),
     "legs": _OF_TASK,
     "task_files": _OF_TASK,
@@ -179,11 +208,11 @@ CONDITIONS: Mapping[str, str] = {
     "erased_usage": f"x.user_id = {_OWN}",
     "checkpoints": _either(
         "experiment_id",
-        f"EXISTS (SELECT FROM public.experiments e WHERE e.id = x.experiment_id"
-        f" AND (e.project_id IN ({_projects('artifacts')}) OR {_OF_PROCESS.format('e')}))",
-        _there("tasks", "s.id = x.task_id"),
+        "EXISTS (SELECT FROM public.experiments e WHERE e.id = x.experiment_id"
+        f" AND ({_listed('e.project_id', 'artifacts')} OR {_OF_PROCESS.format('e')}))",
+        _sees("tasks", "x.task_id"),
     ),
-    "models": f"x.workspace_id IN ({_workspaces('models')})",
+    "models": _listed("x.workspace_id", "models"),
     "model_versions": _OF_MODEL,
     "model_aliases": _OF_MODEL,
     "model_alias_history": _OF_MODEL,
@@ -192,12 +221,12 @@ CONDITIONS: Mapping[str, str] = {
     "retraining_runs": _OF_RETRAINING,
     "pipelines": _either(
         "retraining_run_id",
-        _there("retraining_runs", "s.id = x.retraining_run_id"),
-        f"x.workspace_id IN ({_workspaces('experiments')})",
+        _sees("retraining_runs", "x.retraining_run_id"),
+        _listed("x.workspace_id", "pipelines"),
     ),
     "pipeline_steps": _OF_PIPELINE,
     "pipeline_experiments": _OF_PIPELINE,
-    "templates": f"x.workspace_id IN ({_workspaces('templates')})",
+    "templates": _listed("x.workspace_id", "templates"),
 }
 """By table that holds people's things, which rows ``x`` a view has."""
 
@@ -230,6 +259,8 @@ def _statements() -> Iterator[str]:
         yield f"CREATE VIEW {SCHEMA}.{name} AS SELECT x.* FROM public.{name} x"
     for name, condition in CONDITIONS.items():
         yield f"CREATE VIEW {SCHEMA}.{name} AS SELECT x.* FROM public.{name} x WHERE {condition}"
+        if name in _FUNCTIONS:
+            yield _FUNCTIONS[name].format(SCHEMA)
 
 
 def _digest() -> str:

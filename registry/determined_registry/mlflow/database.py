@@ -53,7 +53,7 @@ class Reader:
         """One that shows what the user sees whose request is answered."""
         wanted = seen_of_request.get()
         with self.engine.connect() as conn:
-            if conn.info.get(_SHOWN) != wanted:
+            if wanted is not None or conn.info.get(_SHOWN) is not None:
                 # Until it is done, nobody knows.
                 conn.info[_SHOWN] = _SHOWN
                 if wanted is None:

@@ -30,6 +30,7 @@ _PERMISSIONS = {
     "projects": (Permission.VIEW_PROJECT, Permission.VIEW_EXPERIMENT_METADATA),
     "experiments": (Permission.VIEW_EXPERIMENT_METADATA,),
     "artifacts": (Permission.VIEW_EXPERIMENT_ARTIFACTS,),
+    "pipelines": (Permission.VIEW_EXPERIMENT_METADATA,),
     "tasks": (Permission.VIEW_NSC,),
     "models": (Permission.VIEW_MODEL_REGISTRY,),
     "templates": (Permission.VIEW_TEMPLATES,),

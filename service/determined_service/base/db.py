@@ -85,10 +85,10 @@ async def as_asker(conn: AsyncConnection) -> AsyncIterator[None]:
 
 
 def _show(connection: Any, record: Any, _: Any) -> None:
-    """Make a connection that is taken from the pool show what :data:`SEEN` says. One that does already costs
-    no statement."""
+    """Make a connection that is taken from the pool show what :data:`SEEN` says. One that shows everything,
+    and is to, costs no statement."""
     wanted = SEEN.get()
-    if record.info.get(SEEN) == wanted:
+    if wanted is None and record.info.get(SEEN) is None:
         return
     record.info[SEEN] = _UNKNOWN
     # Outside of a transaction, whose end could undo it.

@@ -101,6 +101,7 @@ class Mine:
             "template_name": self.word,
             "deletion_id": self.deletion_id,
             "job_id": self.job_id,
+            "key": self.word[2:7].upper(),
         }
 
     @property
@@ -113,6 +114,8 @@ SHARED = {
     "agent_id": "agent-1",
     "slot_id": "0",
     "user_id": 1,
+    "group_id": 1,
+    "pool_name": "default",
     "username": "admin",
     "path": f"{uuid.uuid4().hex}.bin",
     "rest": "",
@@ -169,7 +172,7 @@ async def _fill(app: FastAPI, world: World, word: str) -> Mine:
     async with world.db.tx() as conn:
         project = await conn.scalar(
             sa.insert(projects)
-            .values(workspace_id=place, name=word, description=word)
+            .values(workspace_id=place, name=word, key=word[2:7].upper(), description=word)
             .returning(projects.c.id)
         )
         await conn.execute(
@@ -464,6 +467,7 @@ async def test_the_others_things_are_missing_in_the_words_of_what_does_not_exist
         "template_name": "never",
         "deletion_id": 99999,
         "job_id": str(uuid.uuid4()),
+        "key": "NEVER",
         "workspace_id": 99999,
         "project_id": 99999,
         "version": 1,
@@ -512,7 +516,7 @@ async def test_a_followed_log_ends_with_the_right_to_see_it(
     assert (await alpha.client.get(path)).status_code == 404
 
 
-CONFIG = """{name: x, entrypoint: x, hyperparameters: {},
+CONFIG = """{name: x, entrypoint: x, hyperparameters: {}, workspace: zqalphaqz, project: zqalphaqz,
 searcher: {name: single, metric: loss, max_length: {batches: 1}%s}}"""
 
 
@@ -527,6 +531,7 @@ async def test_what_a_body_names_is_missing_too(
         name = "never" if of is None else of.word
         task = "never" if of is None else of.tasks["tasks"]
         job = str(uuid.UUID(int=8)) if of is None else of.job_id
+        place = {"workspaceId": alpha.workspace_id}
         trial_source = CONFIG % f", source_trial_id: {trial}"
         start = CONFIG % f", source_checkpoint_uuid: {checkpoint}"
         return {
@@ -534,11 +539,20 @@ async def test_what_a_body_names_is_missing_too(
             "template": ("experiments", {"config": CONFIG % "", "template": name}),
             "trial": ("experiments", {"config": trial_source, "validateOnly": True}),
             "checkpoint": ("experiments", {"config": start}),
-            "tensorboard": ("tensorboards", {"experimentIds": [number]}),
-            "tensorboard of a trial": ("tensorboards", {"trialIds": [trial]}),
-            "command": ("commands", {"templateName": name, "config": {"entrypoint": "x"}}),
-            "task": ("generic-tasks", {"config": "entrypoint: x", "parentId": task}),
-            "fork of a task": ("generic-tasks", {"config": "", "forkedFrom": task}),
+            "tensorboard": ("tensorboards", {"experimentIds": [number], **place}),
+            "tensorboard of a trial": ("tensorboards", {"trialIds": [trial], **place}),
+            "command": (
+                "commands",
+                {"templateName": name, "config": {"entrypoint": "x"}, **place},
+            ),
+            "task": (
+                "generic-tasks",
+                {"config": "entrypoint: x", "parentId": task, "projectId": alpha.project_id},
+            ),
+            "fork of a task": (
+                "generic-tasks",
+                {"config": "", "forkedFrom": task, "projectId": alpha.project_id},
+            ),
             "job": ("job-queues", {"updates": [{"jobId": job, "priority": 3}]}),
             "beside": ("job-queues", {"updates": [{"jobId": alpha.job_id, "aheadOf": job}]}),
             "event": (
