@@ -118,6 +118,7 @@ def test_an_agent_is_started_in_another_namespace(
         started[:] = [Agent(cluster, target, "kube-moved")]
         assert cluster.wait(truth.experiment) == "COMPLETED", truth.log()
         assert truth.states() == ["LOST", "COMPLETED"]
+        assert "agent kube-moved restarted without it" in truth.described()
         assert truth.restarts() == 0
         assert truth.log().count("begun") == 2
 
