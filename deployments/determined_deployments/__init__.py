@@ -16,4 +16,6 @@ if "prefect" in sys.modules:
     import determined_deployments.agent.launchers.fork_server.worker
 
     if find_spec("prefect_docker"):
-        import determined_deployments.agent.launchers.docker.worker  # noqa: F401
+        import determined_deployments.agent.launchers.docker.worker
+    if find_spec("prefect_kubernetes"):
+        import determined_deployments.agent.launchers.kubernetes.worker  # noqa: F401

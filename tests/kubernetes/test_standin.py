@@ -13,6 +13,7 @@ from kubernetes_asyncio import client, config, watch
 from kubernetes_asyncio.client import ApiException
 from kubernetes_asyncio.stream import WsApiClient
 
+from tests.kubernetes.standin import admission
 from tests.kubernetes.standin.running import StandIn, running
 from tests.waiting import until_async
 
@@ -340,6 +341,8 @@ async def test_refusals(standin: StandIn, api: client.ApiClient, kind: str, by: 
 async def test_codes_of_errors(api: client.ApiClient) -> None:
     batch, codes = client.BatchV1Api(api), []
     body = job("j", sh(""))
+    ours = job("unknown", sh(""), nonsense=1)
+    ours["metadata"]["labels"] = {f"{admission.OURS}agent": "a"}
     made = await make(api, body)
     stale = {"metadata": {"resourceVersion": "1"}, "spec": {"backoffLimit": 0}}
     for call in (
@@ -348,7 +351,7 @@ async def test_codes_of_errors(api: client.ApiClient) -> None:
         lambda: batch.create_namespaced_job("nowhere", body),
         lambda: make(api, job("Bad_Name", sh(""))),
         lambda: make(api, job("x" * 64, sh(""))),
-        lambda: make(api, job("unknown", sh(""), nonsense=1)),
+        lambda: make(api, ours),
         lambda: batch.patch_namespaced_job("j", NAMESPACE, stale),
         lambda: batch.delete_namespaced_job(
             "j", NAMESPACE, body=client.V1DeleteOptions(preconditions={"uid": "other"})
@@ -358,6 +361,8 @@ async def test_codes_of_errors(api: client.ApiClient) -> None:
             await call()
         codes.append(refused.value.status)
     assert codes == [409, 404, 404, 422, 422, 422, 409, 409]
+    # Of others' objects a cluster takes what it does not know.
+    await make(api, job("others", sh(""), nonsense=1))
     assert made.metadata.uid
 
 

@@ -17,6 +17,8 @@ from tests.kubernetes.standin.store import Store
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 SECRET_BYTES = 1024 * 1024
+OURS = "determined-prefect.io/"
+"""With this begin the labels of the platform's own objects."""
 SCHEMAS_SINCE = 25
 """Schemas of older versions have no package."""
 NOT_READY = [
@@ -70,9 +72,11 @@ class Admission:
             raise Refused(403, "Forbidden", words)
 
     def _check_schema(self, plural: str, name: str, given: Object) -> None:
-        """Stricter than a cluster, which drops unknown fields with a warning."""
+        """Of our own objects it is stricter than a cluster, which takes unknown fields with a warning."""
+        labels = (given.get("metadata") or {}).get("labels") or {}
+        is_ours = any(label.startswith(OURS) for label in labels)
         try:
-            kubernetes_validate.validate(given, f"1.{self.minor}", strict=True)
+            kubernetes_validate.validate(given, f"1.{self.minor}", strict=is_ours)
         except kubernetes_validate.ValidationError as error:
             where = ".".join(map(str, error.path))
             raise Refused(

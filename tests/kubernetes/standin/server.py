@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -42,9 +43,12 @@ class Server:
     def application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BYTES, middlewares=[self._answer_refusals])
         app.router.add_get("/version", self._version)
+        app.router.add_get("/api", self._versions)
+        app.router.add_get("/apis", self._groups)
         groups = {kind.group for kind in KINDS.values()}
         for group in groups:
             root = f"/apis/{group}" if "/" in group else f"/api/{group}"
+            app.router.add_get(root, functools.partial(self._resources, group))
             for place in ("/namespaces/{namespace}", ""):
                 one = f"{root}{place}/{{plural}}/{{name}}"
                 app.router.add_get(f"{root}{place}/{{plural}}", self._list)
@@ -87,6 +91,32 @@ class Server:
             "platform": "linux/amd64",
         }
         return web.json_response(told)
+
+    async def _versions(self, request: web.Request) -> web.Response:
+        return web.json_response({"kind": "APIVersions", "versions": ["v1"]})
+
+    async def _groups(self, request: web.Request) -> web.Response:
+        found = []
+        for group in {kind.group for kind in KINDS.values() if "/" in kind.group}:
+            name, _, version = group.partition("/")
+            told = {"groupVersion": group, "version": version}
+            found.append({"name": name, "versions": [told], "preferredVersion": told})
+        return web.json_response({"kind": "APIGroupList", "apiVersion": "v1", "groups": found})
+
+    async def _resources(self, group: str, request: web.Request) -> web.Response:
+        found = [
+            {
+                "name": plural,
+                "singularName": kind.name.lower(),
+                "namespaced": kind.namespaced,
+                "kind": kind.name,
+                "verbs": ["get", "list", "watch", "create", "patch", "update", "delete"],
+            }
+            for plural, kind in KINDS.items()
+            if kind.group == group
+        ]
+        told = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group}
+        return web.json_response({**told, "resources": found})
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         plural, namespace = request.match_info["plural"], request.match_info.get("namespace")

@@ -11,13 +11,22 @@ from typing import Any, ClassVar, Self
 
 import anyio.abc
 from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.objects import FlowRun
 from prefect.workers.base import BaseWorkerResult
 from prefect_kubernetes.observer import start_observer
 from prefect_kubernetes.settings import KubernetesSettings
 from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
 
+<<<<<<< HEAD
 from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
+=======
+from determined_deployments.agent.launchers.kubernetes.client import KUBECONFIG
+from determined_deployments.agent.launchers.kubernetes.launcher import (
+    KubernetesLauncher,
+    end_observer,
+)
+>>>>>>> kchaos
 from determined_deployments.agent.worker import AgentWorker, JobConfiguration
 
 
@@ -31,14 +40,18 @@ class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfigurat
         values: dict[str, Any],
         client: PrefectClient | None = None,
     ) -> Any:
-        """A pool that was made before its first agent has no manifest in its template: then the usual one
-        applies."""
-        given = base_job_template["job_configuration"]
-        if "job_manifest" not in given:
-            usual = DeterminedKubernetesWorker.get_default_base_job_template()
-            configuration = {**usual["job_configuration"], **given}
-            base_job_template = {**usual, "job_configuration": configuration}
-        return await super().from_template_and_values(base_job_template, values, client=client)
+        template = with_manifest(base_job_template)
+        return await super().from_template_and_values(template, values, client=client)
+
+
+def with_manifest(template: dict[str, Any]) -> dict[str, Any]:
+    """The template, or the usual one where it has no manifest: the service made the pool before its first
+    agent came, as one of processes."""
+    given = template.get("job_configuration") or {}
+    if "job_manifest" in given:
+        return template
+    usual = DeterminedKubernetesWorker.get_default_base_job_template()
+    return {**usual, "job_configuration": {**usual["job_configuration"], **given}}
 
 
 class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
@@ -65,6 +78,21 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
 
     async def __aexit__(self, *exc_info: Any) -> None:
         await super(KubernetesWorker, self).__aexit__(*exc_info)
+
+    async def start(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            await super().start(*args, **kwargs)
+        finally:
+            end_observer()
+
+    async def _initialize_after_sync(self) -> None:
+        """Gives a pool that has none the template of Jobs, so that people can change it on Prefect's page."""
+        pool = self._work_pool
+        if pool is not None and with_manifest(pool.base_job_template) is not pool.base_job_template:
+            pool.base_job_template = with_manifest(pool.base_job_template)
+            change = WorkPoolUpdate(base_job_template=pool.base_job_template)
+            await self.client.update_work_pool(pool.name, change)
+        await super()._initialize_after_sync()
 
     async def run(
         self,
