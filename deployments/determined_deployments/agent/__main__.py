@@ -11,13 +11,10 @@ from pydantic import ValidationError
 from determined.common.wire.prefect import PREFECT_PASSWORD
 from determined_deployments.agent.config import CONFIG_VARIABLE, AgentConfig
 
-<<<<<<< HEAD
 KUBECONFIG = "KUBECONFIG"
 IN_POD = "KUBERNETES_SERVICE_HOST"
 """What Kubernetes sets in pods."""
-=======
 OBSERVED = "PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES"
->>>>>>> kchaos
 
 
 def main() -> None:
@@ -31,16 +28,8 @@ def main() -> None:
         os.environ.setdefault("PREFECT_HOME", str(config.work_dir / "prefect"))
     if config.prefect_auth:
         os.environ[PREFECT_PASSWORD] = config.prefect_auth.get_secret_value()
-<<<<<<< HEAD
     if config.is_on_kubernetes:
         _name_the_cluster(config)
-=======
-    if config.launcher == "kubernetes":
-        # The cluster and the namespace in which Prefect's observer sees that a flow run's Job has crashed.
-        if config.kubernetes.kubeconfig:
-            os.environ["KUBECONFIG"] = str(config.kubernetes.kubeconfig)
-        os.environ.setdefault(OBSERVED, config.kubernetes.namespace)
->>>>>>> kchaos
     from determined_deployments.agent.agent import AgentRefused, run_agent
     from determined_deployments.agent.launchers import built_in
     from determined_deployments.agent.launchers.base import Unusable
@@ -68,6 +57,8 @@ def _name_the_cluster(config: AgentConfig) -> None:
         os.environ[KUBECONFIG] = str(config.kubernetes.kubeconfig)
     if KUBECONFIG in os.environ:
         os.environ.pop(IN_POD, None)
+    # There the observer sees that a flow run's Job has crashed.
+    os.environ.setdefault(OBSERVED, config.kubernetes.namespace)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,10 @@ from prefect_kubernetes.observer import start_observer
 from prefect_kubernetes.settings import KubernetesSettings
 from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
 
-<<<<<<< HEAD
-from determined_deployments.agent.launchers.kubernetes.launcher import KubernetesLauncher
-=======
-from determined_deployments.agent.launchers.kubernetes.client import KUBECONFIG
 from determined_deployments.agent.launchers.kubernetes.launcher import (
     KubernetesLauncher,
     end_observer,
 )
->>>>>>> kchaos
 from determined_deployments.agent.worker import AgentWorker, JobConfiguration
 
 
