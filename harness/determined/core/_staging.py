@@ -103,6 +103,7 @@ class Staging:
             )
             return False
         self.close()
+        # Shared with forked children (a data loader's workers), so that the next copy does not double it.
         self._memory = mmap.mmap(-1, size)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._memory.madvise(mmap.MADV_HUGEPAGE)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -252,6 +255,75 @@ def test_who_decides(
 def test_wrong_values(world: World, wrong: Any) -> None:
     with pytest.raises(ValueError, match='async_checkpoints must be True, False, "skip" or None'):
         world.train(async_checkpoints=wrong)
+
+
+WORKERS = """
+import json, os, sys
+import torch
+from determined import core, pytorch
+from determined.core import _context
+from trials import SmallTrial
+
+torch.set_num_threads(1)
+init = _context.init
+core.init = lambda **given: init(**given, checkpoint_storage=os.path.abspath("storage"))
+
+
+class Trial(SmallTrial):
+    def build_callbacks(self):
+        return {"uuids": Uuids(self)}
+
+
+class Uuids(pytorch.PyTorchCallback):
+    def __init__(self, trial):
+        self.trial, self.told = trial, []
+
+    def on_checkpoint_upload_end(self, uuid):
+        assert os.path.isdir("storage/" + uuid)
+        self.told.append(uuid)
+
+
+def train(wanted, latest=None):
+    config = {"reproducibility": {"experiment_seed": 7}}
+    with pytorch.init(hparams={"global_batch_size": 4}, exp_conf=config) as context:
+        trial = Trial(context)
+        callbacks = trial.build_callbacks()
+        trial.build_callbacks = lambda: callbacks
+        pytorch.Trainer(trial, context).fit(
+            max_length=pytorch.Batch(9),
+            checkpoint_period=pytorch.Batch(3),
+            reporting_period=pytorch.Batch(1),
+            latest_checkpoint=latest,
+            async_checkpoints=wanted,
+        )
+        return [loss.hex() for loss, _ in trial.seen], callbacks["uuids"].told, context.distributed.rank
+
+
+plain, _, _ = train(False)
+losses, told, rank = train(True)
+assert losses == plain, (losses, plain)
+assert len(told) == 3
+rest, _, _ = train(True, told[0])
+assert rest == plain[3:], (rest, plain)
+print("rank", rank, "is right")
+"""
+
+
+def test_several_processes(tmp_path: Path) -> None:
+    """The chief stores; every process' callbacks are told, and the losses are those of any training."""
+    (tmp_path / "train.py").write_text(WORKERS)
+    launch = [sys.executable, "-m", "determined.launch.torch_distributed", "--nproc_per_node=2"]
+    done = subprocess.run(
+        [*launch, "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[3]}"},
+        capture_output=True,
+        text=True,
+        timeout=4 * TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "rank 0 is right" in done.stdout
+    assert "rank 1 is right" in done.stdout
 
 
 def test_killed_at_any_moment() -> None:
