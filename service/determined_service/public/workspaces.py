@@ -70,7 +70,8 @@ Pinner = Annotated[Principal, may(Action.PIN, Kind.WORKSPACE)]
 
 
 class WorkspaceChange(BaseModel):
-    """``v1PatchWorkspace``: what is left out stays; an empty storage, account or pool is taken away."""
+    """``v1PatchWorkspace``: what is null or left out stays; an empty storage, account or pool is
+    taken away."""
 
     name: Name | None = None
     agentUserGroup: AgentUserGroup | None = None
@@ -96,14 +97,13 @@ class WorkspaceChange(BaseModel):
         found: dict[str, Any] = {}
         if self.name is not None:
             found["name"] = keeping.check_name(self.name, "workspace")
-        if "agentUserGroup" in self.model_fields_set:
-            account = self.agentUserGroup
-            found["agent_user_group"] = None if account is None else account.column()
+        if self.agentUserGroup is not None:
+            found["agent_user_group"] = self.agentUserGroup.column()
             if workspace is not None or found["agent_user_group"] is not None:
                 number = None if workspace is None else workspace.id
                 target = Target(Kind.WORKSPACE, number, into=workspace)
                 authorise(user, Action.ADMINISTER, target, "set the account on agents of")
-        if "checkpointStorageConfig" in self.model_fields_set:
+        if self.checkpointStorageConfig is not None:
             found["checkpoint_storage"] = keeping.check_storage(
                 self.checkpointStorageConfig, settings.checkpoint_storage
             )
@@ -111,8 +111,9 @@ class WorkspaceChange(BaseModel):
             ("default_compute_pool", "defaultComputePool", "defaultComputeResourcePool"),
             ("default_aux_pool", "defaultAuxPool", "defaultAuxResourcePool"),
         ):
-            if {name, other} & self.model_fields_set:
-                found[column] = getattr(self, name) or getattr(self, other) or None
+            given = getattr(self, name) if getattr(self, name) is not None else getattr(self, other)
+            if given is not None:
+                found[column] = given or None
         await keeping.check_pools(conn, found, None if workspace is None else workspace.id)
         return found
 

@@ -177,6 +177,9 @@ def test_its_role_only_reads_its_tables(cluster: Cluster) -> None:
         connection.execute("SELECT id, username FROM users")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT password_hash FROM users")
+        connection.execute("SELECT id, name FROM workspaces")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("SELECT checkpoint_storage FROM workspaces")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("CREATE TABLE mine (a int)")
 

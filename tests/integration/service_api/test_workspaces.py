@@ -137,6 +137,10 @@ async def test_a_storage_is_checked_and_its_secrets_are_masked(
         await user.patch(f"{API}/{one['id']}", json={"checkpointStorageConfig": wrong}), 400
     )
     assert "checkpoint_storage.buckt" in said
+    # As Determined's client sends what its user does not name.
+    nothing = dict.fromkeys(("checkpointStorageConfig", "agentUserGroup", "defaultAuxPool"))
+    same = ok(await user.patch(f"{API}/{one['id']}", json=nothing))["workspace"]
+    assert same["checkpointStorageConfig"] == one["checkpointStorageConfig"]
     cleared = ok(await user.patch(f"{API}/{one['id']}", json={"checkpointStorageConfig": {}}))
     assert cleared["workspace"]["checkpointStorageConfig"] is None
     pool = await user.patch(f"{API}/{one['id']}", json={"defaultComputePool": "defalt"})
