@@ -63,8 +63,8 @@ async def _live_allocations(
         mine = found[row.agent_id]
         is_seen = seen is None or row.id in seen
         other = f"other-{len(mine) + 1}"
-        names = (row.id, row.leg_id) if is_seen else (other, other)
-        mine.append(_Held(*names, row.slot_ids, row.state))
+        name, leg = (row.id, row.leg_id) if is_seen else (other, other)
+        mine.append(_Held(name, leg, row.slot_ids, row.state))
     return found
 
 
