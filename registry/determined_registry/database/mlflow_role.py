@@ -25,8 +25,12 @@ READS = (
     "tasks",
     "trials",
 )
-COLUMNS = {"users": ("id", "username")}
-"""Of these tables these columns alone: there are passwords beside them."""
+COLUMNS = {
+    "projects": ("id", "workspace_id", "name"),
+    "users": ("id", "username"),
+    "workspaces": ("id", "name"),
+}
+"""Of these tables these columns alone: there are passwords and keys beside them."""
 
 
 def grant(db_url: str, role: str) -> None:

@@ -18,7 +18,10 @@ DEFAULT = "0"
 """The experiment id that clients send for a script that names none."""
 
 _DELETED = "(e.archived OR e.state IN ('DELETING', 'DELETE_FAILED'))"
-_NAME = "coalesce(x.name, e.name || ' #' || e.id)"
+# Of another place than Uncategorized it begins with the names of its workspace and project.
+_NAME = """
+    coalesce(x.name, CASE WHEN p.id = 1 THEN '' ELSE w.name || '/' || p.name || '/' END
+                     || e.name || ' #' || e.id)"""
 _TAGS = f"""
     CASE WHEN x.name IS NOT NULL THEN x.tags ELSE
         jsonb_build_object(
@@ -35,6 +38,7 @@ _SELECT = f"""
     SELECT e.id, {_NAME} AS name, {_DELETED} AS deleted, e.start_time, {_UPDATED} AS updated, {_TAGS} AS tags,
            x.name IS NOT NULL AS native
     FROM experiments e JOIN users u ON u.id = e.owner_id
+    JOIN projects p ON p.id = e.project_id JOIN workspaces w ON w.id = p.workspace_id
     LEFT JOIN mlflow_experiments x ON x.experiment_id = e.id"""
 _MILLIS = "(extract(epoch FROM {}) * 1000)::bigint"
 _ATTRIBUTES = {
@@ -74,9 +78,9 @@ class Experiments:
         row = self._db.first(f"{_SELECT} WHERE x.name = :name", {"name": name})
         numbered = names.numbered(name)
         if row is None and numbered is not None:
-            given = {"name": numbered[0], "id": numbered[1]}
+            given = {"name": name, "id": numbered[1]}
             row = self._db.first(
-                f"{_SELECT} WHERE x.name IS NULL AND e.name = :name AND e.id = :id", given
+                f"{_SELECT} WHERE x.name IS NULL AND e.id = :id AND {_NAME} = :name", given
             )
         return None if row is None else _entity(row)
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire.checks import show
+from determined.common.wire.prefect import place_tags
 from determined.expconf.problems import nearest
 from determined_registry.database.tables import experiments, projects, workspaces
 from determined_registry.database.tables.people import FIRST, UNCATEGORIZED
@@ -42,6 +43,11 @@ class Place:
     def is_first(self) -> bool:
         """True for what can be neither archived nor deleted, and gives nothing of its own."""
         return self.workspace_id == FIRST and self.project_id in (None, FIRST)
+
+    @property
+    def tags(self) -> list[str]:
+        """Of runs in Prefect."""
+        return place_tags(self.workspace, self.project)
 
     def default_pool(self, slots: int) -> str | None:
         """Of what names no pool and asks for so many slots; None: the cluster's default."""

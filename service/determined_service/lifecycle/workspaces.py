@@ -32,8 +32,10 @@ from determined_service.base import topics
 from determined_service.base.checks import check_text
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest, Conflict, NotFound, OverQuota
+from determined_service.lifecycle.experiments import run_name
 from determined_service.lifecycle.places import Place
 from determined_service.lifecycle.pools import require_pool
+from determined_service.state import prefect_states
 from determined_service.state.change import Change
 
 w, p = workspaces.c, projects.c
@@ -354,7 +356,7 @@ async def move_experiment(change: Change, experiment_id: int, to: Place) -> None
     deleted."""
     e = experiments.c
     found = await change.conn.execute(
-        sa.select(e.project_id, e.state)
+        sa.select(e.project_id, e.state, e.name)
         .where(e.id == experiment_id)
         .with_for_update(key_share=True)
     )
@@ -366,6 +368,11 @@ async def move_experiment(change: Change, experiment_id: int, to: Place) -> None
     await change.conn.execute(
         sa.update(experiments).where(e.id == experiment_id).values(project_id=to.project_id)
     )
+    entity, named = (
+        prefect_states.experiment_entity(experiment_id),
+        run_name(row.name, experiment_id),
+    )
+    change.tell_prefect(entity, prefect_states.NAME_RUN, name=named, place=to.tags)
     change.notify(topics.experiment(experiment_id))
 
 

@@ -25,6 +25,7 @@ from determined.common.wire.prefect import (
     TASK_FLOWS,
     TRIAL_FLOW,
     is_awaiting_slots,
+    is_place_tag,
     job_variables,
     task_deployment,
     waiting_run,
@@ -143,7 +144,7 @@ class Gateway(Protocol):
         """Gives the artifact its new content. Raises ArtifactGone."""
 
     async def name_run(self, run_id: UUID, name: str, tags: Sequence[str]) -> None:
-        """Names the run and adds the tags. Raises RunGone."""
+        """Names the run and adds the tags; those of the place where it was before go. Raises RunGone."""
 
     async def set_state(self, run_id: UUID, type: str, name: str, message: str) -> None:
         """Set the state, from any present state. Raises RunGone."""
@@ -417,7 +418,8 @@ class PrefectGateway:
         try:
             run = await self._client.read_flow_run(run_id)
             # In the order in which they came; Prefect takes the whole list.
-            both = list(dict.fromkeys([*run.tags, *tags]))
+            kept = (one for one in run.tags if not is_place_tag(one))
+            both = list(dict.fromkeys([*kept, *tags]))
             await self._client.update_flow_run(run_id, name=name, tags=both)
         except ObjectNotFound as error:
             raise RunGone(str(run_id)) from error

@@ -17,10 +17,12 @@ from determined_registry.database.tables import (
     deletions,
     experiments,
     pipelines,
+    projects,
     searches,
     tasks,
     trials,
     users,
+    workspaces,
 )
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -148,8 +150,15 @@ class KeptExperiment(KeptOwner):
     async def order(self, db: Database, id: int) -> RunOrder | None:
         async with reader(db).connect() as conn:
             found = await conn.execute(
-                sa.select(experiments.c.name, users.c.username)
+                sa.select(
+                    experiments.c.name,
+                    users.c.username,
+                    projects.c.name.label("project"),
+                    workspaces.c.name.label("workspace"),
+                )
                 .join(users, users.c.id == experiments.c.owner_id)
+                .join(projects, projects.c.id == experiments.c.project_id)
+                .join(workspaces, workspaces.c.id == projects.c.workspace_id)
                 .where(experiments.c.id == id)
             )
             row = found.first()
@@ -157,6 +166,7 @@ class KeptExperiment(KeptOwner):
         if row is None:
             return None
         tags = ["determined", *prefect.experiment_tags(id, row.username)]
+        tags += prefect.place_tags(row.workspace, row.project)
         parent = None
         if of is not None:
             place = f"{of.step}-{of.item}-{of.attempt}"
@@ -199,17 +209,26 @@ class KeptPipeline(KeptOwner):
     async def order(self, db: Database, id: int) -> RunOrder | None:
         async with reader(db).connect() as conn:
             found = await conn.execute(
-                sa.select(pipelines.c.name, pipelines.c.retraining_run_id, users.c.username)
+                sa.select(
+                    pipelines.c.name,
+                    pipelines.c.retraining_run_id,
+                    users.c.username,
+                    projects.c.name.label("project"),
+                    workspaces.c.name.label("workspace"),
+                )
                 .join(users, users.c.id == pipelines.c.owner_id)
+                .join(workspaces, workspaces.c.id == pipelines.c.workspace_id)
+                .outerjoin(projects, projects.c.id == pipelines.c.project_id)
                 .where(pipelines.c.id == id)
             )
         if (row := found.first()) is None:
             return None
+        place = prefect.place_tags(row.workspace, row.project or "")
         if row.retraining_run_id is not None:
             name = runs.named(row.retraining_run_id, row.name)
-            order = RunOrder({"pipeline_id": id}, name, list(runs.TAGS))
+            order = RunOrder({"pipeline_id": id}, name, [*runs.TAGS, *place])
             return replace(order, deployment=prefect.RETRAINING_DEPLOYMENT)
-        tags = ["determined", *prefect.pipeline_tags(id), f"owner-{row.username}"]
+        tags = ["determined", *prefect.pipeline_tags(id), f"owner-{row.username}", *place]
         return RunOrder({"pipeline_id": id}, f"{row.name} (pipeline {id})", tags)
 
     async def stop(self, db: Database, id: int, reason: str, *, failed: bool) -> None:

@@ -292,7 +292,7 @@ class Mirror:
                 pool=row.payload.get("pool"),
                 key=f"determined-{self._settings.cluster_id}-task-{task_id}",
                 name=row.payload["name"],
-                tags=["determined", *owner, f"task-{task_id}"],
+                tags=["determined", *owner, f"task-{task_id}", *row.payload.get("place", ())],
             )
         async with changing(self._db) as change:
             await change.conn.execute(
@@ -329,6 +329,7 @@ class Mirror:
                 if tags is None:
                     experiment_id = experiment_of(row.entity)
                     tags = ["determined", *experiment_tags(experiment_id, row.owner)]
+                    tags += row.payload.get("place", ())
                 await self._gateway.name_run(row.run_id, row.payload["name"], tags)
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})

@@ -56,9 +56,12 @@ def task_of(entity: str) -> str:
     return entity.removeprefix(TASK_ENTITY)
 
 
-def create_task_run(change: Change, task_id: str, flow: str, name: str, pool: str) -> None:
-    """Has the run made of a task that waits for slots of the resource pool ``pool``."""
-    change.tell_prefect(task_entity(task_id), CREATE_TASK_RUN, flow=flow, name=name, pool=pool)
+def create_task_run(
+    change: Change, task_id: str, flow: str, name: str, pool: str, place: Sequence[str]
+) -> None:
+    """Has the run made of a task that waits for slots of the resource pool ``pool``; ``place``: its tags."""
+    entity = task_entity(task_id)
+    change.tell_prefect(entity, CREATE_TASK_RUN, flow=flow, name=name, pool=pool, place=list(place))
 
 
 def assigned(change: Change, task_id: str, places: Sequence[nodes.AgentSlots]) -> None:

@@ -259,6 +259,7 @@ async def store(
         slots=resources["slots"],
         priority=resources["priority"],
     )
-    prefect_states.create_task_run(change, task_id, kind.noun, config["description"], pool)
+    name = config["description"]
+    prefect_states.create_task_run(change, task_id, kind.noun, name, pool, place.tags)
     await require_room(change.conn, settings.cluster.quotas, owner_id, *counted)
     return task_id

@@ -240,3 +240,23 @@ def test_it_changes_nothing_by_itself(store: TrackingStore) -> None:
         store.delete_run("3")
     with pytest.raises(Exception, match="read-only"):
         store._runs._db.all("DELETE FROM trials RETURNING id")
+
+
+def test_an_experiment_of_a_project_has_its_place_in_its_name(
+    store: TrackingStore, database_url: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as conn:
+        conn.execute("INSERT INTO workspaces (name) VALUES ('vision')")
+        conn.execute(
+            "INSERT INTO projects (workspace_id, name) SELECT max(id), 'cats' FROM workspaces"
+        )
+        conn.execute(
+            "UPDATE experiments SET project_id = (SELECT max(id) FROM projects) WHERE id = 2"
+        )
+    assert {one.name for one in store.search_experiments()} == {"exp 1 #1", "vision/cats/exp 2 #2"}
+    found = store.get_experiment_by_name("vision/cats/exp 2 #2")
+    assert found is not None and found.experiment_id == "2"
+    assert store.get_experiment("2").name == "vision/cats/exp 2 #2"
+    assert store.get_experiment_by_name("exp 2 #2") is None
+    (one,) = store.search_experiments(filter_string="name LIKE 'vision/%'")
+    assert one.experiment_id == "2"

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 
 from determined_registry.database.tables import experiments, tasks
+from determined_service.prefect.kept_owners import KeptExperiment
 from tests.integration.service_api.test_templates import CONFIG, ok, refused
 from tests.integration.service_api.test_workspaces import logged_in, made, project
 from tests.integration.service_api.world import World
@@ -188,3 +189,30 @@ async def test_an_archived_project_continues_nothing(user: httpx.AsyncClient, wo
     body = {"id": found["id"], "overrideConfig": "{}"}
     said = refused(await user.post(f"{EXPERIMENTS}/continue", json=body), 409)
     assert "workspace 'vision' is archived" in said
+
+
+async def test_runs_in_prefect_have_tags_of_their_place(
+    user: httpx.AsyncClient, world: World
+) -> None:
+    one = await made(user)
+    cats = await project(user, one["id"])
+    there = await submitted(user, projectId=cats["id"])
+    first = await submitted(user)
+
+    async def tags(experiment_id: int) -> list[str]:
+        order = await KeptExperiment().order(world.db, experiment_id)
+        assert order is not None
+        return [tag for tag in order.tags if ":" in tag]
+
+    assert await tags(there["id"]) == ["workspace:vision", "project:cats"]
+    assert await tags(first["id"]) == []
+    launch = {"config": {"entrypoint": ["true"]}, "workspaceId": one["id"]}
+    ok(await user.post("/api/v1/commands", json=launch))
+    moved = {"destinationProjectId": cats["id"]}
+    ok(await user.post(f"{EXPERIMENTS}/{first['id']}/move", json=moved))
+    rows = await world.rows(sa.text("SELECT kind, payload -> 'place' AS place FROM prefect_outbox"))
+    told = {row.kind: row.place for row in rows if row.place}
+    assert told == {
+        "create_task_run": ["workspace:vision"],
+        "name_run": ["workspace:vision", "project:cats"],
+    }

@@ -127,3 +127,18 @@ def experiment_tags(experiment_id: int, owner: str | None) -> list[str]:
 def pipeline_tags(pipeline_id: int) -> list[str]:
     """What the run of a pipeline and those of its experiments are found by."""
     return [f"pipeline-{pipeline_id}"]
+
+
+WORKSPACE_TAG, PROJECT_TAG = "workspace:", "project:"
+
+
+def place_tags(workspace: str, project: str = "") -> list[str]:
+    """What the runs in a workspace and its project are found by. Those in Uncategorized have no such tags."""
+    if workspace == "Uncategorized":
+        return []
+    return [f"{WORKSPACE_TAG}{workspace}", *([f"{PROJECT_TAG}{project}"] if project else [])]
+
+
+def is_place_tag(tag: str) -> bool:
+    """True for what :func:`place_tags` makes."""
+    return tag.startswith((WORKSPACE_TAG, PROJECT_TAG))
