@@ -97,7 +97,8 @@ async def create_account(conn: AsyncConnection, username: str, values: Mapping[s
 async def change_account(
     conn: AsyncConnection, user_id: int, values: Mapping[str, Any], token: str | None = None
 ) -> None:
-    """Sets columns of the user; with a new password, ends all of the user's sessions but that of ``token``.
+    """Sets columns of the user; with a new password, and for one that becomes remote, ends all of the user's
+    sessions but that of ``token``.
 
     Raises NotFound; Conflict when the new name is taken.
     """
@@ -113,7 +114,7 @@ async def change_account(
         .where(users.c.id == user_id)
         .values({**values, "modified_at": sa.func.now()})
     )
-    if "password_hash" in values:
+    if "password_hash" in values or values.get("remote"):
         others = user_sessions.c.user_id == user_id
         if token is not None:
             others &= user_sessions.c.token_hash != token_hash(token)

@@ -28,6 +28,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | administer | user | administrators (name, rights and state of an account) |
 | delete | experiment, checkpoint, model, pipeline, template | as to change them |
 | delete | session | every caller with its token |
+| change | setting | every user who is logged in, its own |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | enter | task | the owner, administrators, logged in; no training process |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
@@ -143,6 +144,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.DELETE, Kind.EXPERIMENT): Grant.OWNER,
     (Action.DELETE, Kind.CHECKPOINT): Grant.OWNER,
     (Action.DELETE, Kind.SESSION): Grant.LOGGED_IN,
+    (Action.CHANGE, Kind.SETTING): Grant.LOGGED_IN,
     (Action.REPORT, Kind.TRIAL): Grant.SENDER,
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,

@@ -48,6 +48,7 @@ class Kind(StrEnum):
     PROJECT = "project"
     GROUP = "group"
     ROLE = "role"
+    SETTING = "setting"
 
 
 Id = int | str | UUID

@@ -28,11 +28,13 @@ from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments, tasks
 from determined_registry.database.tables.people import FIRST
 from determined_service.access.principal import Principal
-from determined_service.access.targets import Kind
+from determined_service.access.rules import Action, authorise
+from determined_service.access.targets import Kind, Target
+from determined_service.access.targets import Place as Inside
 from determined_service.access.visible import seen_of
 from determined_service.base import topics
 from determined_service.base.db import Database, asking
-from determined_service.base.errors import ApiError, Conflict
+from determined_service.base.errors import ApiError, Conflict, Forbidden
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.places import Named, Place
@@ -351,15 +353,25 @@ async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
 
 
 async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
-    """The pipeline's row. Raises Conflict when its owner is deactivated."""
+    """The pipeline's row. Raises Conflict when its owner is deactivated, or could not submit it any more."""
     row = await rows.lock(conn, pipeline_id)
+    what, todo = "this pipeline runs", "submit it"
+    if row.retraining_run_id is not None:
+        what, todo = "this model is trained again", "create the retraining"
     if not row.active:
-        what, todo = "this pipeline runs", "submit it"
-        if row.retraining_run_id is not None:
-            what, todo = "this model is trained again", "create the retraining"
         raise Conflict(
             f"user {row.username}, in whose name {what}, is deactivated: let another user {todo}"
         )
+    place = Inside(row.workspace_id, row.workspace)
+    try:
+        authorise(
+            promoting.subject(row), Action.SUBMIT, Target(Kind.EXPERIMENT, into=place), "submit"
+        )
+    except Forbidden as refusal:
+        raise Conflict(
+            f"the roles of user {row.username}, in whose name {what}, do not suffice any more: "
+            f"{refusal.message}; or let another user {todo}"
+        ) from None
     return row
 
 

@@ -156,9 +156,13 @@ def named_checkpoint(mine: Mine) -> Any:
 
 
 def of_group(role: str) -> Callable[[Mine], Any]:
-    """The assignment of the role to the group, in the first workspace."""
-    scope = {"role": {"name": role}, "scopeWorkspaceId": 1}
-    return lambda mine: {"groupRoleAssignments": [{"groupId": mine.group, "roleAssignment": scope}]}
+    """The assignment of the role to the group, in its workspace."""
+
+    def body(mine: Mine) -> Any:
+        scope = {"role": {"name": role}, "scopeWorkspaceId": mine.workspace_id}
+        return {"groupRoleAssignments": [{"groupId": mine.group, "roleAssignment": scope}]}
+
+    return body
 
 
 API = "/api/v1"
@@ -346,6 +350,7 @@ REQUESTS: dict[Address, Asked] = {
     ),
     ("POST", f"{API}/roles/add-assignments"): Asked(of_group("Viewer")),
     ("POST", f"{API}/roles/remove-assignments"): Asked(of_group("Editor")),
+    ("PATCH", f"{API}/users"): Asked(lambda mine: {"activate": True, "userIds": [mine.user_id]}),
     ("POST", f"{API}/users"): Asked(lambda mine: {"user": {"username": f"u{uuid.uuid4().hex}"}}),
 }
 RULES = {
@@ -376,6 +381,8 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/mlflow/experiments"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
+        ("POST", f"{API}/users/setting"),
+        ("POST", f"{API}/users/setting/reset"),
     } == FOR_EVERYBODY
 
 
