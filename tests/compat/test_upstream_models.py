@@ -96,7 +96,7 @@ show(found)
     assert "is archived" in found["archived_change"]
     assert f"there is a model '{name}' already" in found["taken"]
     assert "NotFoundException" in found["missing"]
-    assert "workspace 'other' does not exist" in found["workspace"]
+    assert "there is no workspace 'other'" in found["workspace"]
     assert f"is version 1 of model '{name}'" in found["held"]
     assert "cannot be deleted, because checkpoint" in found["experiment"]
     assert "NotFoundException" in found["unknown"]

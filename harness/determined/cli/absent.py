@@ -16,14 +16,13 @@ def _all(names: str, advice: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), advice)
 
 
-_LABELS = (
-    "mark experiments with labels (det e label add ID LABEL) and names (det e set name ID NAME)"
-)
 _RETENTION = "logs are kept until the experiment is deleted (det e delete ID)"
-_POOLS = "every user may use every pool; det a list shows the pools of the agents"
 _SSO = "log in with name and password: det user login NAME"
 _TOKENS = "log in with det user login NAME, or set DET_USER and DET_PASS for one command"
-_WORKSPACES = f"there is one workspace with one project; {_LABELS}"
+_NAMESPACES = (
+    "an agent on Kubernetes has one namespace, with the quota that is set there; det resource-pool bindings "
+    "add POOL WORKSPACE gives its pool to one workspace"
+)
 _POLICIES = "set the fields in the YAML files; det e validate FILE checks them"
 _MASTER_CONFIG = "change the file, and run det deploy local cluster-up --config FILE"
 _CLOUD = "start the cluster on the machine itself: det deploy local cluster-up"
@@ -33,28 +32,19 @@ _REST = 'send the request with curl: curl -H "Authorization: Bearer $(det dev au
 
 TREE: Tree = {
     "experiment|e": {
-        "move": _LABELS,
         "set": {
             "log-retention": _RETENTION,
         },
     },
     "trial|t": {"set": {"log-retention": _RETENTION}},
-    "resource-pool|rp": {"bindings": _all("add list-workspaces remove replace", _POOLS)},
     "task": _all("cleanup-logs", _RETENTION),
     "auth": _all("list-providers login", _SSO),
     "oauth": {"client": _all("add list|ls remove", _SSO)},
     "token|tkn": _all("create describe edit list|ls login revoke", _TOKENS),
     "workspace|w": {
-        **_all(
-            "archive create delete describe edit list|ls list-members list-pools list-projects unarchive",
-            _WORKSPACES,
-        ),
-        "bindings": _all("delete list|ls set", _WORKSPACES),
-        "resource-quota": {"set": _WORKSPACES},
+        "bindings": _all("delete list|ls set", _NAMESPACES),
+        "resource-quota": {"set": _NAMESPACES},
     },
-    "project|p": _all(
-        "archive create delete describe edit list|ls list-experiments unarchive", _WORKSPACES
-    ),
     "config-policies|cp": _all("delete describe set", _POLICIES),
     "master": {
         "cluster-message": _all("clear get set", "tell the users in another way"),
@@ -84,6 +74,13 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         ("-g", "--git"), "write the commit into the labels: --config labels=[COMMIT]"
     ),
     **{key: {"--remote": _PASSWORDS} for key in ("user create", "user edit")},
+    "workspace create": dict.fromkeys(
+        (
+            *("--cluster-name", "-n", "--namespace", "--auto-create-namespace"),
+            *("--auto-create-namespace-all-clusters", "--resource-quota"),
+        ),
+        _NAMESPACES,
+    ),
     "shell start": {
         "--passphrase": "its key is made for this one shell and kept by det, so none is asked for"
     },

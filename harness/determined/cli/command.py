@@ -47,7 +47,6 @@ def run(
     The exit code is the program's; 128 and the number of the signal that ended it. Ctrl-C asks whether the
     command shall go on without this terminal; a second one kills it.
     """
-    start.refuse_absent(workspace_name)
     if not entrypoint and config_file is None:
         raise typer.BadParameter("give the program to run, or --config-file with an entrypoint")
     start.refuse_unattended(publish, detach)
@@ -56,7 +55,9 @@ def run(
         given = start.configuration(
             config_file, config, volume, entrypoint or (), ports=local.ports
         )
-        task = start.send(shared, TaskKind.COMMAND, given, context, include, template)
+        task = start.send(
+            shared, TaskKind.COMMAND, given, context, include, template, workspace=workspace_name
+        )
         if detach:
             echo(task.id)
             return

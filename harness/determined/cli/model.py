@@ -40,7 +40,7 @@ Version = Annotated[
 Number = Annotated[int, typer.Argument(help="a version's number", metavar="VERSION", min=1)]
 Workspace = Annotated[
     str | None,
-    typer.Option("-w", "--workspace-name", help="there is one: Uncategorized", metavar="NAME"),
+    typer.Option("-w", "--workspace-name", help="its workspace", metavar="NAME"),
 ]
 
 MODELS = (
@@ -55,7 +55,7 @@ MODELS = (
     Column("Updated", f.field("lastUpdatedTime", f.time), spare=4),
 )
 NOTED = (
-    Column("Workspace ID", "workspaceId", spare=9),
+    Column("Workspace", "workspaceName", spare=9),
     Column("Archived", "archived", spare=8),
     Column("Tags", lambda r: _pairs(r.get("tags"))),
     Column("Metadata", lambda r: r.get("metadata") or None),
@@ -297,7 +297,7 @@ def unarchive(ctx: typer.Context, name: Name) -> None:
 
 @app.command("move")
 def move(ctx: typer.Context, name: Name, workspace: Workspace = None) -> None:
-    """Move a model to a workspace; there is one so far."""
+    """Move a model to another workspace."""
     if workspace is None:
         raise typer.BadParameter("say where to: -w NAME")
     reference(ctx, name).move_to_workspace(workspace)

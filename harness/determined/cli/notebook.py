@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -62,14 +62,13 @@ def start_notebook(
     restore: Restore = None,
 ) -> None:
     """Start JupyterLab on the cluster, and open it in the browser."""
-    start.refuse_absent(workspace_name)
     shared = state(ctx)
     start.refuse_unattended(publish, detach)
     with Published(publish or (), shared) as local:
         given = start.configuration(
             config_file, config, volume, kind="NotebookConfig", ports=local.ports
         )
-        fields = {} if template is None else {"templateName": template}
+        fields: dict[str, Any] = {} if template is None else {"templateName": template}
         if restore is not None:
             before = reference(shared, TaskKind.NOTEBOOK, restore)
             fields["restoreId"] = before.id
@@ -78,12 +77,15 @@ def start_notebook(
         if preview:
             import yaml
 
+            fields |= start.workspace_id(shared, workspace_name)
             found, warnings = shared.tasks.preview_notebook(given, context, include or (), **fields)
             for warning in warnings:
                 talk(f"warning: {warning}")
             echo(yaml.safe_dump(found, sort_keys=False).rstrip())
             return
-        task = start.send(shared, TaskKind.NOTEBOOK, given, context, include, **fields)
+        task = start.send(
+            shared, TaskKind.NOTEBOOK, given, context, include, workspace=workspace_name, **fields
+        )
         if detach:
             echo(task.id)
             return

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from determined.cli.arguments.options import Csv, Json, chosen
-from determined.cli.errors import CliError
+from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.output.render import Column, Record
 from determined.cli.state import state
+
+if TYPE_CHECKING:
+    from determined.experimental._workspace import ResourcePool
 
 app = group("Resource pools: groups of agents, and how their slots are given out.", default="list")
 
@@ -88,3 +91,49 @@ def describe(
         hint = f"; did you mean {meant!r}?" if meant else ""
         raise CliError(f"there is no resource pool {name!r}{hint} (allowed: {', '.join(names)})")
     render.show(DETAILS, found, chosen(json, csv), document=found[0])
+
+
+bindings = group("Workspaces to which a pool is bound: only these may use it.")
+Pool = Annotated[str, typer.Argument(metavar="POOL", help="name of the resource pool")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="WORKSPACE_NAME", help="names of the workspaces")
+]
+
+
+@bindings.command("add")
+def add(ctx: typer.Context, pool_name: Pool, workspace_names: Names) -> None:
+    """Bind a pool to further workspaces. For administrators."""
+    _pool(ctx, pool_name).add_bindings(workspace_names)
+    talk(f"bound resource pool {pool_name!r} to {', '.join(workspace_names)}")
+
+
+@bindings.command("remove")
+def remove(ctx: typer.Context, pool_name: Pool, workspace_names: Names) -> None:
+    """Unbind a pool from workspaces; bound to none, it is open to all. For administrators."""
+    _pool(ctx, pool_name).remove_bindings(workspace_names)
+    talk(f"unbound resource pool {pool_name!r} from {', '.join(workspace_names)}")
+
+
+@bindings.command("replace")
+def replace(ctx: typer.Context, pool_name: Pool, workspace_names: Names) -> None:
+    """Bind a pool to these workspaces alone. For administrators."""
+    _pool(ctx, pool_name).replace_bindings(workspace_names)
+    talk(f"bound resource pool {pool_name!r} to {', '.join(workspace_names)} alone")
+
+
+@bindings.command("list-workspaces")
+def list_workspaces(
+    ctx: typer.Context, pool_name: Pool, json: Json = False, csv: Csv = False
+) -> None:
+    """List the workspaces to which a pool is bound; none: it is open to all."""
+    found = [{"name": name} for name in _pool(ctx, pool_name).list_workspaces()]
+    render.show((Column("Workspace", "name"),), found, chosen(json, csv), what="workspaces")
+
+
+def _pool(ctx: typer.Context, name: str) -> ResourcePool:
+    from determined.experimental._workspace import ResourcePool
+
+    return ResourcePool(state(ctx).session, name)
+
+
+app.add_typer(bindings, name="bindings")

@@ -47,6 +47,10 @@ class Root(LazyGroup):
             "determined.cli.preview_search",
             "which trials a search would create, and how long each would train",
         ),
+        "project|p": (
+            "determined.cli.project",
+            "experiments of a workspace that belong together",
+        ),
         "rbac": ("determined.cli.rbac", "roles, and who has which where"),
         "resource-pool|rp": (
             "determined.cli.resource_pool",
@@ -73,6 +77,10 @@ class Root(LazyGroup):
         "user|u": ("determined.cli.user", "users, login and logout"),
         "user-group": ("determined.cli.user_group", "groups of users, who get roles together"),
         "version": ("determined.cli.version", "the versions of det and of the service"),
+        "workspace|w": (
+            "determined.cli.workspace",
+            "projects, models, templates and tasks of one group of people",
+        ),
     }
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -56,14 +56,15 @@ def start_shell(
 
     To leave it does not end it: det shell open ID comes back, det shell kill ID ends it.
     """
-    start.refuse_absent(workspace_name)
     shared = state(ctx)
     start.refuse_unattended(publish, detach)
     with Published(publish or (), shared) as local:
         given = start.configuration(
             config_file, config, volume, kind="ShellConfig", ports=local.ports
         )
-        shell = start.send(shared, TaskKind.SHELL, given, context, include, template)
+        shell = start.send(
+            shared, TaskKind.SHELL, given, context, include, template, workspace=workspace_name
+        )
         if detach:
             echo(shell.id)
             return

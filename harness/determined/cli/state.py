@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from determined.experimental._task import TaskVerbs
     from determined.experimental._template import TemplateVerbs
     from determined.experimental._user import UserVerbs
+    from determined.experimental._workspace import WorkspaceVerbs
 
 
 @dataclass
@@ -160,6 +161,13 @@ class State:
         from determined.experimental._template import TemplateVerbs
 
         return TemplateVerbs(self.session)
+
+    @cached_property
+    def workspaces(self) -> WorkspaceVerbs:
+        """What :attr:`client` does with workspaces."""
+        from determined.experimental._workspace import WorkspaceVerbs
+
+        return WorkspaceVerbs(self.session)
 
     @cached_property
     def cluster(self) -> ClusterVerbs:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from determined.cli.arguments.options import Csv, Json, chosen
-from determined.cli.errors import CliError, talk
+from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.output.render import Column
 from determined.cli.printing import echo
 from determined.cli.state import state
-from determined.common.wire.workspace import NAME as ONLY
 
 if TYPE_CHECKING:
     from determined.experimental._template import Template
@@ -39,7 +38,7 @@ def _config(one: Mapping[str, Any]) -> str:
 
 NAMES = (
     Column("Name", "name"),
-    Column("Workspace", lambda one: ONLY),
+    Column("Workspace", "workspaceName"),
 )
 DETAILS = (*NAMES, Column("Config", _config))
 SOURCES = (
@@ -93,11 +92,12 @@ def create(ctx: typer.Context, name: Name, file: File, workspace_name: Workspace
     Experiments take its values with det experiment create --template NAME, tasks with det cmd run --template
     NAME and the like. Every user can read it.
     """
-    if workspace_name not in (None, ONLY):
-        raise CliError(
-            f"--workspace-name {workspace_name}: this cluster has one workspace, {ONLY}; leave the option out"
-        )
-    _say(state(ctx).templates.create_template(name, _read(file)), "created")
+    shared = state(ctx)
+    within = None
+    if workspace_name is not None:
+        within = shared.workspaces.get_workspace(workspace_name).id
+    made = shared.templates.create_template(name, _read(file), workspace_id=within)
+    _say(made, "created")
 
 
 @app.command("set")

@@ -75,7 +75,6 @@ def start_tensorboard(
     Trials that a running experiment starts later appear in it by themselves. It ends when nobody has looked
     at it for a while (idle_timeout).
     """
-    start.refuse_absent(workspace_name)
     if not experiment_ids and not trial_ids:
         raise typer.BadParameter("name experiments, or trials with -t")
     shared = state(ctx)
@@ -85,7 +84,9 @@ def start_tensorboard(
             config_file, config, None, kind="TensorboardConfig", ports=local.ports
         )
         of: dict[str, Any] = {"experimentIds": experiment_ids or [], "trialIds": trial_ids or []}
-        task = start.send(shared, TaskKind.TENSORBOARD, given, context, include, **of)
+        task = start.send(
+            shared, TaskKind.TENSORBOARD, given, context, include, **of, workspace=workspace_name
+        )
         if detach:
             echo(task.id)
             return

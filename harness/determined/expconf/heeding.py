@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from determined.common.wire import workspace
 from determined.expconf.launch import TRIAL_CLASS
 
 PROCESSES, KUBERNETES = "determined-process", "determined-kubernetes"
@@ -145,18 +144,6 @@ def not_served(where: Surroundings, heeding: tuple[str, ...]) -> str | None:
     return f"resource pool {where.pool!r} serves {ORDERS[where.scheduler]}"
 
 
-def _one_workspace(config: Mapping[str, Any], where: Surroundings) -> str | None:
-    named = [config.get("workspace") or workspace.NAME, config.get("project") or workspace.NAME]
-    if named == [workspace.NAME, workspace.NAME]:
-        return None
-    place = " / ".join(map(shown, named))
-    noun, how = ("task", "descriptions") if where.is_task else ("experiment", "labels and names")
-    return (
-        f"this cluster has one workspace and one project, both {workspace.NAME!r}, and the {noun} is in "
-        f"them, not in {place}; tell {noun}s apart by {how}"
-    )
-
-
 def _of_trial_classes(config: Mapping[str, Any], where: Surroundings) -> str | None:
     given = config.get("entrypoint")
     words = given if isinstance(given, list) else str(given or "").split()
@@ -245,7 +232,6 @@ def _always(words: str) -> Callable[[Mapping[str, Any], Surroundings], str | Non
 
 
 ROWS: tuple[Row, ...] = (
-    Row(("workspace", "project"), _one_workspace),
     Row(("resources.priority",), _priority),
     Row(("resources.weight",), _weight),
     Row(
@@ -340,6 +326,7 @@ ROWS: tuple[Row, ...] = (
 HEEDED = frozenset(
     {
         *("name", "description", "labels", "data", "entrypoint", "hyperparameters", "debug"),
+        *("workspace", "project"),
         *("records_per_epoch", "max_restarts", "max_failures", "preemption_timeout"),
         *("reproducibility", "log_policies", "profiling.enabled"),
         # By determined.pytorch, in scripts as well.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from determined.experimental._model import Model, ModelVersion
     from determined.experimental._one_batch import test_one_batch
     from determined.experimental._trial import Trial, TrialReference
+    from determined.experimental._workspace import Project, ResourcePool, Workspace
 
 __all__ = [
     "Checkpoint",
@@ -37,10 +38,13 @@ __all__ = [
     "ModelSortBy",
     "ModelVersion",
     "OrderBy",
+    "Project",
+    "ResourcePool",
     "Trial",
     "TrialOrderBy",
     "TrialReference",
     "TrialSortBy",
+    "Workspace",
     "client",
     "test_one_batch",
 ]
@@ -55,6 +59,7 @@ _MODULES = {
     **dict.fromkeys(("Model", "ModelVersion"), "_model"),
     "test_one_batch": "_one_batch",
     **dict.fromkeys(("Trial", "TrialReference"), "_trial"),
+    **dict.fromkeys(("Project", "ResourcePool", "Workspace"), "_workspace"),
 }
 _absent = absent(__name__, _later.CLASSES)
 

@@ -17,6 +17,7 @@ from determined.experimental._task import TaskVerbs
 from determined.experimental._template import TemplateVerbs
 from determined.experimental._trial import Trial
 from determined.experimental._user import UserVerbs
+from determined.experimental._workspace import WorkspaceVerbs
 
 
 class Determined(
@@ -27,6 +28,7 @@ class Determined(
     ClusterVerbs,
     RetrainingVerbs,
     TemplateVerbs,
+    WorkspaceVerbs,
 ):
     """A login at the service. The functions of ``client`` use one such login for the whole process.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from determined.common.api import errors, pages
+from determined.common.api import errors, pages, places
 from determined.common.api.pages import Listing
 from determined.common.api.patience import patiently
 from determined.common.api.session import Session
@@ -141,6 +141,17 @@ class Experiment:
     def kill(self) -> None:
         """Ends the experiment and its trials at once. An experiment that has ended does not change."""
         self._post("kill")
+
+    def move(self, project_id: int) -> None:
+        """Moves the experiment to the project of that id. Raises BadRequestException if there is none."""
+        self._session.post(f"{self._path}/move", json={"destinationProjectId": project_id})
+        self.project_id = project_id
+
+    def move_to_project(self, workspace_name: str, project_name: str) -> None:
+        """Moves the experiment to a project, by names. Raises NotFoundException with the nearest name."""
+        within = places.find_workspace(self._session, workspace_name)
+        self.move(places.find_project(self._session, within, project_name)["id"])
+        self.workspace_id = within["id"]
 
     def archive(self) -> None:
         """Hides an experiment that has ended from lists."""

@@ -378,7 +378,7 @@ class Model:
         self.archived = False
 
     def move_to_workspace(self, workspace_name: str) -> None:
-        """Raises NotFoundException: there is one workspace, "Uncategorized"."""
+        """Moves it to the workspace of that name. Raises NotFoundException with the nearest name."""
         self._patch(workspaceName=workspace_name)
 
     def delete(self) -> None:
@@ -406,8 +406,8 @@ class ModelVerbs:
     ) -> Model:
         """Adds a model to the registry. Names are unique, whatever their case.
 
-        Raises BadRequestException; APIException (409) when the name is taken; NotFoundException for any
-        workspace but "Uncategorized".
+        Raises BadRequestException; APIException (409) when the name is taken or the workspace is archived;
+        NotFoundException for an unknown workspace.
         """
         given = {
             "description": description,

@@ -200,9 +200,12 @@ class TaskVerbs:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def list_tasks(self, kind: TaskKind, users: list[str] | None = None) -> list[Task]:
-        """The tasks of a kind, of these users or of all."""
-        params = {"limit": -1, **({"users": users} if users is not None else {})}
+    def list_tasks(
+        self, kind: TaskKind, users: list[str] | None = None, *, workspace_id: int | None = None
+    ) -> list[Task]:
+        """The tasks of a kind, of these users or of all, in that workspace or in all."""
+        given = {"limit": -1, "users": users, "workspaceId": workspace_id}
+        params = {name: value for name, value in given.items() if value is not None}
         found = self._session.get(f"/api/v1/{kind.plural}", params=params)[kind.plural]
         return [Task._from_json(data, self._session, kind) for data in found]
 
@@ -236,8 +239,8 @@ class TaskVerbs:
             config: the configuration, with ``entrypoint`` for a command.
             context: a directory whose contents are sent along.
             includes: further files and directories to send.
-            fields: further fields of the request: ``experimentIds`` and ``trialIds`` of a TensorBoard,
-                ``restoreId`` of a notebook.
+            fields: further fields of the request: ``workspaceId``, ``experimentIds`` and ``trialIds`` of a
+                TensorBoard, ``restoreId`` of a notebook.
 
         Raises ContextError before anything is sent, or BadRequestException.
         """

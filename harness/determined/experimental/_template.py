@@ -124,9 +124,15 @@ class TemplateVerbs:
         """Raises NotFoundException."""
         return Template._from_json(self._session.get(_path(name))["template"], self._session)
 
-    def create_template(self, name: str, config: Mapping[str, Any]) -> Template:
-        """Creates a template. Raises ConflictException if the name is taken, and BadRequestException."""
-        answer = self._session.post(_path(name), json={"config": dict(config)})
+    def create_template(
+        self, name: str, config: Mapping[str, Any], *, workspace_id: int | None = None
+    ) -> Template:
+        """Creates a template in that workspace; None: in Uncategorized.
+
+        Raises ConflictException if the name is taken, and BadRequestException.
+        """
+        body = {"config": dict(config), "workspaceId": workspace_id}
+        answer = self._session.post(_path(name), json=body)
         return Template._written(answer, self._session)
 
     def set_template(self, name: str, config: Mapping[str, Any]) -> Template:

@@ -42,6 +42,7 @@ from determined.experimental._task import Task
 from determined.experimental._template import Template
 from determined.experimental._trial import Trial, TrialReference
 from determined.experimental._user import User
+from determined.experimental._workspace import Project, ResourcePool, Workspace
 
 __all__ = [
     "Agent",
@@ -64,6 +65,8 @@ __all__ = [
     "ModelVersion",
     "ModelVersionOrderBy",
     "OrderBy",
+    "Project",
+    "ResourcePool",
     "Retraining",
     "RetrainingRun",
     "Task",
@@ -78,6 +81,7 @@ __all__ = [
     "TrialState",
     "User",
     "ValidationMetrics",
+    "Workspace",
     "accounting",
     "accounting_csv",
     "change_experiments",
@@ -87,7 +91,9 @@ __all__ = [
     "create_retraining",
     "create_template",
     "create_user",
+    "create_workspace",
     "delete_checkpoints",
+    "delete_workspace",
     "explain_job",
     "find_experiments",
     "get_checkpoint",
@@ -104,6 +110,7 @@ __all__ = [
     "get_trial",
     "get_user_by_id",
     "get_user_by_name",
+    "get_workspace",
     "iter_experiments",
     "iter_jobs",
     "iter_service_log",
@@ -120,6 +127,7 @@ __all__ = [
     "list_tasks",
     "list_templates",
     "list_users",
+    "list_workspaces",
     "login",
     "logout",
     "preview_notebook",
@@ -201,6 +209,11 @@ list_users = _function(Determined.list_users)
 create_user = _function(Determined.create_user)
 get_user_by_id = _function(Determined.get_user_by_id)
 get_user_by_name = _function(Determined.get_user_by_name)
+
+create_workspace = _function(Determined.create_workspace)
+get_workspace = _function(Determined.get_workspace)
+list_workspaces = _function(Determined.list_workspaces)
+delete_workspace = _function(Determined.delete_workspace)
 
 create_experiment = _function(Determined.create_experiment)
 get_experiment = _function(Determined.get_experiment)

@@ -13,12 +13,11 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from determined.common.wire import limits, workspace
+from determined.common.wire import limits
 from determined_registry.database.tables import models
+from determined_registry.database.tables.people import FIRST
 from determined_registry.models import checks
 from determined_registry.models.errors import Conflict, NotFound
-
-"""The only workspace there is so far."""
 
 ModelRef = int | str
 _ID = 2**31 - 1
@@ -66,6 +65,7 @@ def create_model(
     tags: Mapping[str, str] | None = None,
     submitted_by: str | None = None,
     request_id: UUID | None = None,
+    workspace_id: int = FIRST,
 ) -> int:
     """The new model's id. Raises Invalid; Conflict when the name is taken.
 
@@ -87,7 +87,7 @@ def create_model(
     values[models.c.owner_id] = owner_id
     values[models.c.submitted_by] = submitted_by
     values[models.c.request_id] = request_id
-    values[models.c.workspace_id] = workspace.ID
+    values[models.c.workspace_id] = workspace_id
     made = conn.execute(
         insert(models).values(values).on_conflict_do_nothing().returning(models.c.id)
     ).scalar_one_or_none()

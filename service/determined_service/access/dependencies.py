@@ -124,6 +124,8 @@ PARAMETERS = {
     Kind.PIPELINE: "pipeline_id",
     Kind.TEMPLATE: "template_name",
     Kind.DELETION: "deletion_id",
+    Kind.WORKSPACE: "workspace_id",
+    Kind.PROJECT: "project_id",
 }
 """The name of the path's part that holds a target's id."""
 
@@ -211,6 +213,8 @@ TaskReader = Annotated[Principal, may(Action.READ, Kind.TASK)]
 ModelReader = Annotated[Principal, may(Action.READ, Kind.MODEL)]
 PipelineReader = Annotated[Principal, may(Action.READ, Kind.PIPELINE)]
 TemplateReader = Annotated[Principal, may(Action.READ, Kind.TEMPLATE)]
+WorkspaceReader = Annotated[Principal, may(Action.READ, Kind.WORKSPACE)]
+ProjectReader = Annotated[Principal, may(Action.READ, Kind.PROJECT)]
 CheckpointReader = Annotated[Principal, may(Action.READ, Kind.CHECKPOINT)]
 GroupReader = Annotated[Principal, may(Action.READ, Kind.GROUP)]
 RoleReader = Annotated[Principal, may(Action.READ, Kind.ROLE)]

@@ -9,9 +9,14 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | create | experiment, model, task | every user who is logged in, as owner; a task's process, for its owner |
 | create | pipeline, template | the same |
 | submit | experiment | the same; a Prefect run that was started by hand, its own |
+| create | workspace, project | every user who is logged in, as owner |
+| pin | workspace | every user who is logged in, for itself |
 | create | user | administrators |
 | change | experiment, trial, checkpoint, model, task | the owner, administrators; the task that made it |
 | change | pipeline, template | the same |
+| change | workspace, project | the owner, administrators; no training process |
+| delete | workspace, project | the same |
+| administer | workspace | administrators (the account on agents of what runs in it) |
 | register | model | the owner, administrators; processes of the owner's tasks too |
 | register | checkpoint | as to change it |
 | change | user | the user itself (its display name and password), administrators; no training process |
@@ -62,7 +67,7 @@ from determined.common.wire.serving import NEW_EXPERIMENT, Served
 from determined_service.access.permissions import Permission
 from determined_service.access.principal import AGENT, AllocationRef, Principal
 from determined_service.access.roles import least
-from determined_service.access.targets import Kind, Target
+from determined_service.access.targets import NOBODY, Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
 
 
@@ -80,6 +85,7 @@ class Action(StrEnum):
     SERVE = "serve"
     VISIT = "visit"
     ENTER = "enter"
+    PIN = "pin"
     ASSIGN = "assign"
 
 
@@ -112,6 +118,14 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CREATE, Kind.TEMPLATE): Grant.LOGGED_IN,
     (Action.CHANGE, Kind.TEMPLATE): Grant.OWNER,
     (Action.DELETE, Kind.TEMPLATE): Grant.OWNER,
+    (Action.CREATE, Kind.WORKSPACE): Grant.LOGGED_IN,
+    (Action.PIN, Kind.WORKSPACE): Grant.LOGGED_IN,
+    (Action.CHANGE, Kind.WORKSPACE): Grant.OWNER_ALONE,
+    (Action.DELETE, Kind.WORKSPACE): Grant.OWNER_ALONE,
+    (Action.ADMINISTER, Kind.WORKSPACE): Grant.ADMINISTRATOR,
+    (Action.CREATE, Kind.PROJECT): Grant.LOGGED_IN,
+    (Action.CHANGE, Kind.PROJECT): Grant.OWNER_ALONE,
+    (Action.DELETE, Kind.PROJECT): Grant.OWNER_ALONE,
     (Action.REGISTER, Kind.MODEL): Grant.OWNER_OR_TASKS,
     (Action.REGISTER, Kind.CHECKPOINT): Grant.OWNER,
     (Action.CHANGE, Kind.MODEL): Grant.OWNER,
@@ -174,6 +188,13 @@ PERMITS: dict[tuple[Action, Kind], Permission] = {
     (Action.CHANGE, Kind.TEMPLATE): P.UPDATE_TEMPLATES,
     (Action.DELETE, Kind.TEMPLATE): P.DELETE_TEMPLATES,
     (Action.ASSIGN, Kind.ROLE): P.ASSIGN_ROLES,
+    (Action.CREATE, Kind.WORKSPACE): P.CREATE_WORKSPACE,
+    (Action.CHANGE, Kind.WORKSPACE): P.UPDATE_WORKSPACE,
+    (Action.DELETE, Kind.WORKSPACE): P.DELETE_WORKSPACE,
+    (Action.ADMINISTER, Kind.WORKSPACE): P.SET_WORKSPACE_AGENT_USER_GROUP,
+    (Action.CREATE, Kind.PROJECT): P.CREATE_PROJECT,
+    (Action.CHANGE, Kind.PROJECT): P.UPDATE_PROJECT,
+    (Action.DELETE, Kind.PROJECT): P.DELETE_PROJECT,
 }
 """In a cluster with roles: the permission that a user needs for it, in the workspace of the target. What is
 missing here is decided as without roles; reads: :mod:`~determined_service.access.visible`."""
@@ -183,6 +204,8 @@ _OF_OTHERS = {P.DELETE_MODEL_REGISTRY: P.DELETE_OTHER_USER_MODEL_REGISTRY}
 
 _SHARED = (Grant.OWNER, Grant.OWNER_OR_TASKS)
 """Where a user's permission stands for being the owner."""
+
+_PLACES = (Kind.WORKSPACE, Kind.PROJECT)
 
 _BEGINS = frozenset({Action.CREATE, Action.SUBMIT, Action.REGISTER, "continue"})
 """Actions that make something that may outlive the task."""
@@ -221,7 +244,8 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
     # Of what it has begun already, a training process brings to an end what its owner no more might.
     if needed is not None and (subject.allocation is None or begins):
         _require_permission(subject, needed, target, verb)
-        is_owned = target.owner is not None and grant in _SHARED
+        is_shared = grant in _SHARED or target.kind in _PLACES
+        is_owned = target.owner is not None and is_shared
         if subject.allocation is None and (is_owned or grant == Grant.ADMINISTRATOR):
             return
     if grant in (Grant.AGENT, Grant.SERVING):
@@ -235,7 +259,7 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
         raise Forbidden(f"only an administrator may {verb} {target}")
     elif grant == Grant.ITSELF and subject.allocation is not None:
         raise Forbidden("a training process may not change its owner")
-    elif target.owner is None:
+    elif target.owner is None or target.owner.id == NOBODY:
         reason = " without naming one" if target.id is None else ": it belongs to no user"
         raise Forbidden(f"only an administrator may {verb} {target}{reason}")
     elif target.owner.id != subject.user_id:

@@ -44,6 +44,8 @@ class Kind(StrEnum):
     PIPELINE = "pipeline"
     TEMPLATE = "template"
     DELETION = "deletion"
+    WORKSPACE = "workspace"
+    PROJECT = "project"
     GROUP = "group"
     ROLE = "role"
     SETTING = "setting"
@@ -58,6 +60,10 @@ class Place:
 
     id: int
     name: str
+
+
+NOBODY = 0
+"""In place of a user's id: of what lies in a workspace and belongs to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,14 @@ _FIND: Mapping[Kind, sa.TextClause] = {
             f"x.name AS id, {_USER}, x.submitted_by AS submitter, NULL AS task_id, {_PLACE} "
             f"FROM templates x {_OWNED.format('x')} WHERE x.name = ANY(:ids)"
         ),
+        Kind.WORKSPACE: (
+            f"w.id, {_USER}, {_NOBODY}, {_PLACE} FROM workspaces w "
+            "LEFT JOIN users u ON u.id = w.owner_id WHERE w.id = ANY(:ids)"
+        ),
+        Kind.PROJECT: (
+            f"x.id, {_USER}, {_NOBODY}, {_PLACE} FROM projects x JOIN workspaces w ON w.id = x.workspace_id "
+            "LEFT JOIN users u ON u.id = x.owner_id WHERE x.id = ANY(:ids)"
+        ),
         # By its name, in any case of letters, or by its number.
         Kind.MODEL: (
             f"given AS id, {_USER}, m.submitted_by AS submitter, NULL AS task_id, {_PLACE} "
@@ -189,11 +203,11 @@ async def find_owners(
 
 
 def owner_of(row: sa.Row[Any]) -> Owner | None:
-    """The owner that the row of such a statement names; None: it belongs to nobody."""
-    if row.owner_id is None:
-        return None
-    tasks = tuple(task for task in (row.submitter, row.task_id) if task is not None)
+    """The owner that the row of such a statement names; None: it belongs to nobody, and lies nowhere."""
     place = None if row.workspace_id is None else Place(row.workspace_id, row.workspace)
+    if row.owner_id is None:
+        return None if place is None else Owner(NOBODY, "", place=place)
+    tasks = tuple(task for task in (row.submitter, row.task_id) if task is not None)
     return Owner(row.owner_id, row.username, tasks, place)
 
 

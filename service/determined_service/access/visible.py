@@ -24,6 +24,8 @@ _SEEN_BY: Mapping[Kind, Permission] = {
     Kind.ALLOCATION: Permission.VIEW_NSC,
     Kind.MODEL: Permission.VIEW_MODEL_REGISTRY,
     Kind.TEMPLATE: Permission.VIEW_TEMPLATES,
+    Kind.WORKSPACE: Permission.VIEW_WORKSPACE,
+    Kind.PROJECT: Permission.VIEW_PROJECT,
 }
 
 
@@ -39,7 +41,8 @@ def visible(
     subject: Principal, kind: Kind, place: sa.ColumnElement[int | None]
 ) -> sa.ColumnElement[bool]:
     """The condition for rows of that kind, ``place`` being a column: of experiments and trials
-    ``experiments.project_id`` or ``trials.experiment_id``, of anything else its ``workspace_id``.
+    ``experiments.project_id`` or ``trials.experiment_id``, of a workspace its ``id``, of anything else its
+    ``workspace_id``.
     """
     seen = seen_workspaces(subject, kind)
     if seen is None:

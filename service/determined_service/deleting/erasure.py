@@ -1,7 +1,8 @@
-"""Erases the rest of a deleted experiment: its runs in Prefect, and its rows."""
+"""Erases the rest of a deleted experiment: its runs in Prefect, and its rows; and ended tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -40,6 +41,32 @@ _ROWS = (
       AND NOT EXISTS (SELECT FROM tasks k WHERE k.model_def_hash = m.hash)
     """,
 )
+
+
+_TASK_ROWS = (
+    "DELETE FROM task_logs WHERE task_id = ANY(:ids)",
+    f"""
+    DELETE FROM prefect_outbox
+    WHERE entity IN (SELECT '{TASK_ENTITY}' || id FROM unnest(cast(:ids AS text[])) AS id)
+    """,
+    """
+    WITH gone AS (DELETE FROM tasks WHERE id = ANY(:ids) RETURNING model_def_hash)
+    DELETE FROM model_definitions m USING gone
+    WHERE m.hash = gone.model_def_hash
+      AND NOT EXISTS (SELECT FROM experiments e WHERE e.model_def_hash = m.hash)
+      AND NOT EXISTS (SELECT FROM retrainings r WHERE r.model_def_hash = m.hash)
+      AND NOT EXISTS (SELECT FROM pipeline_steps s WHERE s.model_def_hash = m.hash)
+      AND NOT EXISTS (
+        SELECT FROM tasks k WHERE k.model_def_hash = m.hash AND k.id <> ALL(:ids))
+    """,
+)
+
+
+async def erase_tasks(change: Change, ids: Sequence[str]) -> None:
+    """Deletes every row of these launched tasks, which have ended and left no files; their usage is kept."""
+    await kept_usage.keep_tasks(change.conn, ids)
+    for statement in _TASK_ROWS:
+        await change.conn.execute(sa.text(statement), {"ids": list(ids)})
 
 
 async def runs_of(conn: AsyncConnection, experiment_id: int) -> list[UUID]:

@@ -33,7 +33,7 @@ MOST = 500
 
 _t = tasks.c
 MARK = NOTEBOOK_MARK
-_has_files = sa.and_(
+HAS_FILES = sa.and_(
     _t.kind == NOTEBOOK,
     _t.state.in_(states.TERMINAL),
     # Else it worked in a directory of its owner's.
@@ -69,7 +69,7 @@ def select_kept(owner_id: int | None) -> sa.Select[Any]:
     chosen = (
         sa.select(_t.id, _t.name, _t.end_time, _t.kept_bytes, users.c.username)
         .join(users, users.c.id == _t.owner_id)
-        .where(_has_files)
+        .where(HAS_FILES)
     )
     return chosen if owner_id is None else chosen.where(_t.owner_id == owner_id)
 
@@ -81,7 +81,7 @@ async def delete(change: Change, task_id: str, *, owner_id: int) -> int:
     """
     row = (
         await change.conn.execute(
-            sa.select(_t.state, _has_files.label("has_files"))
+            sa.select(_t.state, HAS_FILES.label("has_files"))
             .where(_t.id == task_id, _t.kind == NOTEBOOK)
             .with_for_update(key_share=True)
         )

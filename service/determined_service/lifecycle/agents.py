@@ -141,7 +141,7 @@ async def _store(change: Change, agent_id: str, facts: Registration) -> None:
         .where(pools.c.name == facts.resource_pool, pools.c.worker_type != facts.worker_type)
         .values(worker_type=facts.worker_type)
     )
-    await require_pool(conn, facts.resource_pool, f"resource_pool of agent {agent_id}")
+    await require_pool(conn, facts.resource_pool, f"resource_pool of agent {agent_id}", None)
     values = {
         "resource_pool": facts.resource_pool,
         "host": facts.host,

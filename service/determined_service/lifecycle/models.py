@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire import workspace
 from determined_registry import models as registry
 from determined_registry.database.tables import checkpoints, trial_sources
 from determined_service.base.errors import BadRequest, Conflict, NotFound
@@ -41,16 +40,6 @@ async def apply(
         raise Conflict(str(error)) from None
     except registry.Invalid as error:
         raise BadRequest(str(error)) from None
-
-
-def require_workspace(workspace_id: int | None, name: str | None) -> None:
-    """Raise NotFound for any workspace but the existing one; None and "" name none."""
-    if workspace_id and workspace_id != workspace.ID:
-        raise NotFound(
-            f"workspace {workspace_id} does not exist: there is one, {workspace.NAME!r} (id {workspace.ID})"
-        )
-    if name and name != workspace.NAME:
-        raise NotFound(f"workspace {name!r} does not exist: there is one, {workspace.NAME!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from determined_service.access.principal import Principal, RunRef
 from determined_service.base import topics
 from determined_service.base.db import Database, hold_name
 from determined_service.base.errors import BadRequest, Conflict, NotFound
+from determined_service.lifecycle.places import FIRST_PLACE, Place, hold
 from determined_service.lifecycle.quotas import require_room
 from determined_service.state import states
 from determined_service.state.change import Change, changing, reader
@@ -156,7 +157,7 @@ async def put_experiment(
     owner_id: int,
     external_id: str | None,
     quotas: Quotas,
-    project_id: int | None = None,
+    place: Place = FIRST_PLACE,
     submitted_by: str | None = None,
 ) -> int:
     """The id of the experiment with the external id, of a new one when there is none.
@@ -172,6 +173,7 @@ async def put_experiment(
             if known.state in states.DELETION:
                 raise Conflict(f"experiment {known.id} ({external_id!r}) is being deleted")
             return int(known.id)
+    await hold(conn, place)
     found = await conn.execute(
         sa.insert(experiments)
         .values(
@@ -183,7 +185,7 @@ async def put_experiment(
             original_config=original_config,
             owner_id=owner_id,
             submitted_by=submitted_by,
-            project_id=project_id or 1,
+            project_id=place.project_id,
             unmanaged=True,
             external_id=external_id,
         )

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from determined_registry.database.tables import retraining_runs, retrainings
 from determined_service.base import topics
 from determined_service.base.db import Database
-from determined_service.base.errors import ApiError
+from determined_service.base.errors import ApiError, BadRequest, Conflict
 from determined_service.loops.due import Due
 from determined_service.pipelines.of_retraining import OPEN
 from determined_service.recurring import events
@@ -77,7 +77,13 @@ class DueRetrainings(Due):
                 values["next_at"] = following
                 causes.insert(0, why)
             await change.conn.execute(sa.update(retrainings).where(t.id == row.id).values(values))
-            await runs.begin(change, row, "; ".join(causes), forced=happened.forced, due_at=due_at)
+            try:
+                await runs.begin(
+                    change, row, "; ".join(causes), forced=happened.forced, due_at=due_at
+                )
+            except (BadRequest, Conflict) as refusal:
+                # Its project is gone or closed: it is tried again when it is due next.
+                logger.warning("retraining %s does not run: %s", row.id, refusal.message)
 
 
 _HAS_OPEN_RUN = sa.exists().where(r.retraining_id == t.id, r.state.in_(OPEN))

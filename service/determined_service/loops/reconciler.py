@@ -9,6 +9,7 @@
 * experiments whose pool has no slots for them: they go to a fallback pool;
 * unmanaged trials without a heartbeat: set to ERROR;
 * deletions that ended a week ago: forgotten;
+* workspaces and projects that are being deleted: what is in them goes (`loops.places`);
 * runs that a user cancels in Prefect's UI, or that are stuck there (`prefect.watch`);
 * runs that wait for slots: Prefect is told why (`prefect.waiting_runs`).
 """
@@ -31,6 +32,7 @@ from determined_service.lifecycle import gone_agents, idle, task_files, trial_qu
 from determined_service.lifecycle.exits import Exit, ExitKind, wait_after_losses
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.legs import end_leg
+from determined_service.loops import places
 from determined_service.pipelines import people as pipelines
 from determined_service.prefect.gateway import Gateway
 from determined_service.prefect.waiting_runs import WaitingRuns
@@ -160,6 +162,7 @@ class Reconciler:
             await task_files.drop_old(conn)
             await deletions.forget_old(conn)
         await pipelines.stop_all(self._db)
+        await places.remove(self._db)
         if self._watch is not None:
             await self._watch.look()
             await self._waiting_runs.look()

@@ -22,6 +22,7 @@ from determined_registry.database.tables import (
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest
+from determined_service.lifecycle.places import Place, hold
 from determined_service.pipelines import machine, people, rows, telling
 from determined_service.recurring.events import Watch, first_marks, happened
 from determined_service.recurring.schedules import Schedule, next_after
@@ -112,6 +113,7 @@ async def again(
         )
         if (mine := known.scalar_one_or_none()) is not None:
             return int(mine)
+    await hold(change.conn, Place(workspace_id=row.workspace_id, project_id=None))
     code = await change.conn.execute(
         sa.select(s.model_def_hash).where(s.pipeline_id == row.id).order_by(s.step)
     )
@@ -121,6 +123,8 @@ async def again(
         flow_run_id,
         name=row.name,
         owner_id=row.owner_id,
+        workspace_id=row.workspace_id,
+        project_id=row.project_id,
         submitted_by=row.submitted_by,
         plan=row.plan,
         idempotency_key=key,

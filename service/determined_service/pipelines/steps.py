@@ -8,6 +8,7 @@ number, and what it has found is written in the transaction in which it counts a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,13 +26,17 @@ from determined.common.pipeline import (
 from determined.common.pipeline.kinds import APPROVAL, COMMAND, EVALUATE, EXPERIMENT, IN_TRIALS
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments, tasks
+from determined_registry.database.tables.people import FIRST
+from determined_service.access import targets
+from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
-from determined_service.access.targets import Kind, Place, Target
+from determined_service.access.targets import Kind, Target
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, Conflict, Forbidden
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.kinds.table import launched_kinds
+from determined_service.lifecycle.places import Named, Place
 from determined_service.pipelines import (
     comparing,
     in_trials,
@@ -46,7 +51,7 @@ from determined_service.pipelines.machine import Await, Expand, Finish, Try
 from determined_service.pipelines.rows import Pipeline
 from determined_service.state import keeping, states, task_kinds
 from determined_service.state.change import Change, changing, reader
-from determined_service.submission import cached, launching, submit
+from determined_service.submission import cached, launching, placing, submit
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +242,9 @@ async def _submit_one(
     if config.get("name") is None:
         config["name"] = _name(now, step, one)
     submission = submit.Submission(config=orjson.dumps(config).decode())
-    prepared = await submit.prepare(submission, settings)
+    own = inherited(row.project_id)
+    within = await placing.of_experiment(db, None, submission.config, None, None, otherwise=own)
+    prepared = await submit.prepare(submission, settings, within)
     async with changing(db) as change:
         conn = change.conn
         if not await _is_open(change, row.id, place, one):
@@ -275,7 +282,8 @@ async def _launch_one(
 ) -> None:
     row, step = now.row, now.plan.steps[place]
     config = {"description": _name(now, step, one), **configuration(step, now.results)}
-    launch = launch_of(config, now.steps[place].model_def_hash)
+    within = await command_place(db, None, config, row.project_id)
+    launch = launch_of(config, now.steps[place].model_def_hash, within)
     prepared = await launching.prepare(launch, settings)
     async with changing(db) as change:
         if not await _is_open(change, row.id, place, one):
@@ -289,9 +297,25 @@ async def _launch_one(
         await telling.touch(change, row.id)
 
 
-def launch_of(config: dict[str, Any], code: str | None) -> launching.Launch:
+def inherited(project_id: int | None) -> Named:
+    """Where the experiments of a pipeline of that project go whose configurations name none."""
+    return Named() if project_id == FIRST else Named(project_id=project_id)
+
+
+async def command_place(
+    db: Database, subject: Principal | None, config: Mapping[str, Any], project_id: int | None
+) -> Place:
+    """The place of a command's step of a pipeline of that project."""
+    named = Named(*await placing.names_in(config))
+    if named == Named():
+        named = inherited(project_id)
+    return await placing.find(db, subject, named, Kind.TASK, whole=True)
+
+
+def launch_of(config: dict[str, Any], code: str | None, place: Place) -> launching.Launch:
     """The launch of a command's step. ``code``: the hash of its files."""
-    return launching.Launch(launched_kinds()[task_kinds.COMMAND], config, model_def_hash=code)
+    kind = launched_kinds()[task_kinds.COMMAND]
+    return launching.Launch(kind, config, model_def_hash=code, place=place)
 
 
 async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
@@ -336,11 +360,9 @@ async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]
         raise Conflict(
             f"user {row.username}, in whose name {what}, is deactivated: let another user {todo}"
         )
-    place = Place(row.workspace_id, row.workspace)
+    target = Target(Kind.EXPERIMENT, into=targets.Place(row.workspace_id, row.workspace))
     try:
-        authorise(
-            promoting.subject(row), Action.SUBMIT, Target(Kind.EXPERIMENT, into=place), "submit"
-        )
+        authorise(promoting.subject(row), Action.SUBMIT, target, "submit")
     except Forbidden as refusal:
         raise Conflict(
             f"the roles of user {row.username}, in whose name {what}, do not suffice any more: "

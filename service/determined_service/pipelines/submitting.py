@@ -18,17 +18,18 @@ from determined.expconf import ConfigError, Document
 from determined_registry.database.tables import pipelines
 from determined_service.access.principal import Principal
 from determined_service.base.aside import LONG_BYTES, aside
-from determined_service.base.db import hold_name
+from determined_service.base.db import Database, hold_name
 from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
-from determined_service.lifecycle import surroundings
+from determined_service.lifecycle import places, surroundings
+from determined_service.lifecycle.places import Place
 from determined_service.lifecycle.quotas import require_room
 from determined_service.pipelines import promoting, repeating, rows
-from determined_service.pipelines.steps import launch_of
+from determined_service.pipelines.steps import command_place, inherited, launch_of
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
 from determined_service.state.change import Change
-from determined_service.submission import launching, submit
+from determined_service.submission import launching, placing, submit
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition
 
@@ -49,12 +50,19 @@ class Prepared:
     examples: dict[str, dict[str, Any]]
     commands: dict[str, tuple[launching.Launch, launching.PreparedLaunch]]
     again: repeating.Again
+    place: Place
 
 
 async def prepare(
-    given: dict[str, Any], definitions: Mapping[str, ModelDefinition], settings: Settings
+    db: Database,
+    user: Principal,
+    given: dict[str, Any],
+    definitions: Mapping[str, ModelDefinition],
+    settings: Settings,
+    place: Place,
 ) -> Prepared:
-    """All that needs no database. Raises BadRequest with all mistakes."""
+    """All that needs no database but for the places of its steps; ``place``: its own. Raises BadRequest with
+    all mistakes, Conflict, Forbidden."""
     size = len(orjson.dumps(given))
     if size > limits.PIPELINE_BYTES:
         raise BadRequest(
@@ -70,11 +78,14 @@ async def prepare(
     complete: dict[str, dict[str, Any]] = {}
     for name, (text, is_open) in examples.items():
         try:
+            within = await placing.of_experiment(
+                db, user, text, None, None, otherwise=inherited(place.project_id)
+            )
             if is_open:
-                complete[name] = await submit.completed(text, settings)
+                complete[name] = await submit.completed(text, settings, place=within)
             else:
                 submission = submit.Submission(config=text)
-                known[name] = (submission, await submit.prepare(submission, settings))
+                known[name] = (submission, await submit.prepare(submission, settings, within))
         except BadRequest as error:
             if not is_open:
                 raise BadRequest(f"step {name}: {error.message}") from error
@@ -82,14 +93,15 @@ async def prepare(
     commands = {}
     for step in plan.steps:
         if step.kind == COMMAND and not any(True for _ in step.used()):
-            launch = launch_of(step.config, None)
             try:
+                within = await command_place(db, user, step.config, place.project_id)
+                launch = launch_of(step.config, None, within)
                 commands[step.name] = (launch, await launching.prepare(launch, settings))
             except BadRequest as error:
                 raise BadRequest(f"step {step.name}: {error.message}") from error
     again = repeating.read_again(plan)
     text = orjson.dumps(plan.to_json()).decode()
-    return Prepared(plan, text, known, complete, commands, again)
+    return Prepared(plan, text, known, complete, commands, again, place)
 
 
 def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
@@ -121,8 +133,9 @@ async def check_against(
                 more = planned.remarks
             elif step.name in prepared.examples:
                 config, text = prepared.examples[step.name], ""
-                pool, _ = await check_slots(conn, config, settings.cluster)
-                more = await require_rights(conn, config, pool, user.user_id, settings)
+                within = prepared.place.workspace_id
+                pool, _ = await check_slots(conn, config, settings.cluster, within)
+                more = await require_rights(conn, config, pool, user.user_id, settings, within)
             else:
                 if step.kind == PROMOTE:
                     of = step.config.get("comparison")
@@ -173,6 +186,7 @@ async def store(
         await hold_name(conn, f"{owner_id}/pipelines/{key}")
         if (known := await find(conn, owner_id, key)) is not None:
             return known
+    await places.hold(conn, prepared.place)
     used = {step.code for step in prepared.plan.steps}
     is_new = False
     for name, definition in definitions.items():
@@ -186,6 +200,8 @@ async def store(
         ],
         name=prepared.plan.name,
         owner_id=owner_id,
+        workspace_id=prepared.place.workspace_id,
+        project_id=prepared.place.project_id,
         submitted_by=submitted_by,
         plan=prepared.text,
         idempotency_key=key,

@@ -100,9 +100,10 @@ class Chosen(BaseModel):
 
 
 async def act_on_many(
-    action: str, given: Chosen, admission: Admission, db: Database
+    action: str, given: Chosen, admission: Admission, db: Database, act: Act | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """``{"results": [{"id": 3, "error": ""}]}``; raises BadRequest when nothing is chosen.
+    """``{"results": [{"id": 3, "error": ""}]}``; raises BadRequest when nothing is chosen. ``act``: of an
+    action that is none of this module's.
 
     A filter chooses only among those that the action can change; an id that it cannot, and an experiment
     that the user may not change, is an error in words.
@@ -123,7 +124,7 @@ async def act_on_many(
         elif experiment_id in refused:
             error = refused[experiment_id].message
         else:
-            error = await _act(db, _ACTIONS[action], experiment_id, user.username)
+            error = await _act(db, act or _ACTIONS[action], experiment_id, user.username)
         results.append({"id": experiment_id, "error": error})
     return {"results": results}
 
@@ -172,7 +173,7 @@ async def _act(db: Database, act: Act, experiment_id: int, by: str) -> str:
 async def _matching(
     db: Database, action: str, filters: Filters, project_id: Id | None
 ) -> list[int]:
-    wanted = [*filters.conditions(), _ELIGIBLE[action], in_project(project_id)]
+    wanted = [*filters.conditions(), _ELIGIBLE.get(action, sa.true()), in_project(project_id)]
     async with db.tx() as conn:
         return list((await conn.execute(sa.select(e.id).where(*wanted).order_by(e.id))).scalars())
 

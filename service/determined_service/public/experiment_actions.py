@@ -39,7 +39,7 @@ from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling.capacity import no_agent
 from determined_service.state.change import Change, changing, reader
-from determined_service.submission import cached, continuation, submit, templates
+from determined_service.submission import cached, continuation, placing, submit, templates
 from determined_service.submission.templates import Template
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
@@ -155,12 +155,15 @@ async def create_experiment(
     known = await _submitted(db, submission, user.user_id)
     if known is not None:
         return await _answer(db, known, viewer, (), run_token=_run_token(user, known, settings))
-    prepared = await submit.prepare(submission, settings)
+    place = await placing.of_experiment(db, user, given.config, template, given.project_id)
+    prepared = await submit.prepare(submission, settings, place)
     if given.validate_only:
         async with reader(db).connect() as conn:
             plan = await submit.plan(conn, submission, prepared, settings, user.user_id)
             remarks = await _remarks(conn, plan)
-        planned = planned_experiment(plan.config, given.config, user.username, user.user_id)
+        planned = planned_experiment(
+            plan.config, given.config, user.username, user.user_id, place.project_id
+        )
         return JsonResponse(
             {
                 "experiment": planned,
@@ -227,7 +230,8 @@ async def create_unmanaged(
     page that opens without a login.
     """
     template = await _template(db, given)
-    config = await submit.completed(given.config, settings, template, unmanaged=True)
+    place = await placing.of_experiment(db, user, given.config, template, given.project_id)
+    config = await submit.completed(given.config, settings, template, unmanaged=True, place=place)
     async with changing(db) as change:
         experiment_id = await unmanaged.put_experiment(
             change,
@@ -236,7 +240,7 @@ async def create_unmanaged(
             user.user_id,
             external_id,
             settings.cluster.quotas,
-            given.project_id,
+            place,
             user.task,
         )
     viewer = Viewer.of(user, settings)

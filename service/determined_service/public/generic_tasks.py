@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -24,12 +25,13 @@ from determined_service.lifecycle import surroundings
 from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.kinds.generic import GIVEN
 from determined_service.lifecycle.kinds.table import GENERIC
+from determined_service.lifecycle.places import Named
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling.capacity import no_agent
 from determined_service.state import states
 from determined_service.state.change import changing, reader
-from determined_service.submission import launching
+from determined_service.submission import launching, placing
 from determined_service.submission.launching import Launch
 from determined_service.views.archives import base64_json, find_archive
 from determined_service.views.tasks import get_task
@@ -97,7 +99,8 @@ def _is_own(user: Principal, row: sa.Row[Any]) -> bool:
 
 
 async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Principal) -> Launch:
-    """The launch, with the parts that it takes from other tasks. Raises BadRequest, Forbidden."""
+    """The launch, without its place, with the parts that it takes from other tasks. Raises BadRequest,
+    Forbidden."""
     config: dict[str, Any] | str = given.config
     known = None
     asked: dict[str, Any] = {"noPause": given.no_pause}
@@ -126,8 +129,6 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
             known = parent.model_def_hash
     elif given.inherit_context:
         raise BadRequest("inheritContext: there is no parent to inherit from: give parentId, too")
-    if given.project_id not in (None, 0, 1):
-        raise BadRequest(f"projectId {given.project_id}: this cluster has one project, number 1")
     return Launch(
         GENERIC,
         config,
@@ -150,6 +151,9 @@ async def create_task(
     """Checks everything, then puts the task into the queue. Ours: `remarks`, sentences."""
     async with reader(db).connect() as conn:
         launch = await _completed(conn, given, user)
+    named = Named(project_id=given.project_id or None)
+    place = await placing.of_task(db, user, launch.config, None, named)
+    launch = replace(launch, place=place)
     prepared = await launching.prepare(launch, settings)
     async with changing(db) as change:
         planned = await launching.plan(change.conn, launch, prepared, settings, user.user_id)

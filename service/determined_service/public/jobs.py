@@ -71,7 +71,7 @@ async def _page(
     async with reader(db).connect() as conn:
         found = await list_jobs(conn, seen)
         if wanted.pool:
-            await require_pool(conn, wanted.pool, "resourcePool")
+            await require_pool(conn, wanted.pool, "resourcePool", None)
             found = [job for job in found if job.pool == wanted.pool]
         if wanted.states:
             found = [job for job in found if job.state in wanted.states]

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
-from determined.common.wire import limits, workspace
+from determined.common.wire import limits
 from determined_registry.database.tables import tasks, users
 from determined_service.access.dependencies import TaskReader, may
 from determined_service.access.principal import Principal
@@ -30,6 +30,7 @@ from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.kinds import notebook, tensorboard
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
+from determined_service.lifecycle.places import Named, Place
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling import programs
@@ -37,7 +38,7 @@ from determined_service.scheduling.capacity import no_agent
 from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.state import task_kinds
 from determined_service.state.change import changing, reader
-from determined_service.submission import launching, templates
+from determined_service.submission import launching, placing, templates
 from determined_service.submission.launching import Launch
 from determined_service.submission.templates import Template
 from determined_service.views.launched import (
@@ -96,7 +97,9 @@ class NewTask(WithFiles):
             return given
         return {name: value for name, value in given.items() if value is not None}
 
-    def launch(self, kind: LaunchedKind, owner_id: int, template: Template | None) -> Launch:
+    def launch(
+        self, kind: LaunchedKind, owner_id: int, template: Template | None, place: Place
+    ) -> Launch:
         """The launch that the request describes."""
         return Launch(
             kind,
@@ -104,7 +107,7 @@ class NewTask(WithFiles):
             self.files,
             self._packed,
             template,
-            self.workspace_id,
+            place,
             {
                 "experimentIds": self.experiment_ids,
                 "trialIds": self.trial_ids,
@@ -173,8 +176,8 @@ def _add_routes(kind: LaunchedKind) -> None:
             wanted.append(users.c.username.in_(usernames))
         if userIds:
             wanted.append(tasks.c.owner_id.in_(userIds))
-        if workspaceId not in (0, workspace.ID):
-            wanted.append(sa.false())
+        if workspaceId:
+            wanted.append(tasks.c.workspace_id == workspaceId)
         order = ordered(SORT_KEYS, sortBy, way, tasks.c.id)
         statement, keys = (part.where(*wanted).order_by(*order) for part in (statement, keys))
         viewer = viewer_of(user)
@@ -236,7 +239,9 @@ def _add_routes(kind: LaunchedKind) -> None:
         if given.template_name:
             async with reader(db).connect() as conn:
                 template = await templates.find(conn, given.template_name)
-        launch = given.launch(kind, user.user_id, template)
+        named = Named(workspace_id=given.workspace_id or None)
+        place = await placing.of_task(db, user, given.config, template, named)
+        launch = given.launch(kind, user.user_id, template, place)
         prepared = await launching.prepare(launch, settings)
         async with changing(db) as change:
             known = await launching.find_launched(change.conn, launch, user.user_id)
@@ -248,7 +253,9 @@ def _add_routes(kind: LaunchedKind) -> None:
                 return JsonResponse({noun: shown, "config": config, "warnings": []})
             planned = await launching.plan(change.conn, launch, prepared, settings, user.user_id)
             if given.preview:
-                shown = planned_json(planned.config, user.username, user.user_id)
+                shown = planned_json(
+                    planned.config, user.username, user.user_id, place.workspace_id
+                )
                 return JsonResponse({noun: shown, "config": planned.config, "warnings": []})
             task_id = await launching.store(
                 change, launch, planned, settings, user.user_id, user.task

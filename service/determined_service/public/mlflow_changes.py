@@ -32,7 +32,7 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import logged_models, mlflow_runs, unmanaged
 from determined_service.state import states
 from determined_service.state.change import changing, reader
-from determined_service.submission import submit
+from determined_service.submission import placing, submit
 from determined_service.web.request import parsed
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, metrics_queue
@@ -110,7 +110,8 @@ async def create_experiment(
             "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 1}},
         }
     )
-    config = await submit.completed(text, settings, unmanaged=True)
+    place = await placing.of_experiment(db, user, "", None, None)
+    config = await submit.completed(text, settings, unmanaged=True, place=place)
     async with changing(db) as change:
         known = await mlflow_runs.find_native(change.conn, given.name)
         if known is not None:
@@ -122,7 +123,8 @@ async def create_experiment(
             user.user_id,
             None,
             settings.cluster.quotas,
-            submitted_by=user.task,
+            place,
+            user.task,
         )
         await mlflow_runs.name_experiment(change, made, given.name, given.tags)
     return JsonResponse({"experimentId": made})

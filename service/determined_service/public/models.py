@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from fastapi import Query
 from pydantic import BaseModel, Field
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
-from determined.common.wire import limits, workspace
+from determined.common.wire import limits
 from determined_registry import models as registry
 from determined_registry.database.tables import models, users
 from determined_service.access.dependencies import ModelReader, may
@@ -21,8 +22,12 @@ from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Labels, Name, Notes, Text
 from determined_service.base.db import Database
+from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import models as modelling
+from determined_service.lifecycle import places
+from determined_service.lifecycle import workspaces as workspacing
+from determined_service.lifecycle.places import Named, Place
 from determined_service.state.change import reader
 from determined_service.views.lists import answer_list, each
 from determined_service.views.models import (
@@ -62,14 +67,17 @@ class ModelChange(BaseModel):
     workspaceName: Name | None = None
 
     def values(self) -> dict[str, Any]:
-        """For the registry. Raises NotFound for a workspace that there is not."""
-        modelling.require_workspace(self.workspaceId, self.workspaceName)
+        """For the registry, all but the workspace."""
         workspace = {"workspaceId", "workspaceName", "requestId"}
         return {
             name: value
             for name, value in self.model_dump(exclude=workspace).items()
             if value is not None
         }
+
+    def named(self) -> Named:
+        """The workspace."""
+        return Named(self.workspaceName or "", workspace_id=self.workspaceId)
 
 
 class NewModel(ModelChange):
@@ -116,10 +124,13 @@ async def list_models(
         statement = statement.where(m.id == id)
     if archived is not None:
         statement = statement.where(m.archived == archived)
-    for name_ in workspaceNames:
-        modelling.require_workspace(None, name_)
-    if any(workspaceIds) and workspace.ID not in workspaceIds:
-        statement = statement.where(sa.false())
+    within = {one for one in workspaceIds if one > 0}
+    if workspaceNames:
+        async with reader(db).connect() as conn:
+            named = [await places.workspace_named(conn, user, one, None) for one in workspaceNames]
+        within |= {one for one in named if one is not None}
+    if within:
+        statement = statement.where(m.workspace_id.in_(within))
     return await answer_list(
         db, "models", statement, m.id, WEIGHT, each(model_json), offset=offset, limit=limit
     )
@@ -129,12 +140,14 @@ async def list_models(
 async def create_model(given: NewModel, user: Creator, db: Db) -> Response:
     """A new model, owned by the sender. Names are unique in any case of letters."""
     async with db.tx() as conn:
+        place = await _place(conn, user, given.named())
         model_id = await modelling.apply(
             conn,
             registry.create_model,
             owner_id=user.user_id,
             submitted_by=user.task,
             request_id=given.requestId,
+            workspace_id=place.workspace_id,
             **given.values(),
         )
         return JsonResponse({"model": await get_model(conn, model_id)})
@@ -143,13 +156,13 @@ async def create_model(given: NewModel, user: Creator, db: Db) -> Response:
 @router.get("/model/labels")
 async def list_labels(user: ModelReader, db: Db, workspaceId: Id | None = None) -> Response:
     """The labels of models that are not archived, the most used ones first."""
-    modelling.require_workspace(workspaceId, None)
+    within = sa.true() if not workspaceId else m.workspace_id == workspaceId
     label = sa.func.jsonb_array_elements_text(m.labels).table_valued("value")
     statement = (
         sa.select(label.c.value)
         .select_from(models)
         .join(label, sa.true())
-        .where(~m.archived)
+        .where(~m.archived, within)
         .group_by(label.c.value)
         .order_by(sa.func.count().desc(), label.c.value)
         .limit(limits.MANY_IDS)
@@ -168,9 +181,12 @@ async def read_model(model_name: str, user: ModelReader, db: Db) -> Response:
 
 @router.patch(MODEL)
 async def change_model(model_name: str, given: ModelChange, user: Changer, db: Db) -> Response:
-    """Changes the name, texts, metadata or labels; metadata and labels are replaced as wholes."""
+    """Changes the name, texts, metadata, labels or workspace; metadata and labels are replaced as wholes."""
     async with db.tx() as conn:
+        named = given.named()
         model_id = await modelling.apply(conn, registry.change_model, model_name, **given.values())
+        if named.workspace or named.workspace_id:
+            await _move(conn, user, model_id, named)
         return JsonResponse({"model": await get_model(conn, model_id)})
 
 
@@ -221,11 +237,28 @@ async def move_model(
     user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "move")],
     db: Db,
 ) -> Response:
-    """Moves the model to a workspace; so far only one exists."""
-    modelling.require_workspace(given.destinationWorkspaceId, None)
+    """Moves the model to a workspace, in which the sender may make models."""
+    field = "destinationWorkspaceId"
+    named = Named(workspace_id=given.destinationWorkspaceId, workspace_field=field)
     async with db.tx() as conn:
-        await modelling.apply(conn, registry.change_model, model_name)
+        model_id = await modelling.apply(conn, registry.change_model, model_name)
+        await _move(conn, user, model_id, named)
     return JsonResponse({})
+
+
+async def _place(conn: AsyncConnection, user: Principal, named: Named) -> Place:
+    """The workspace of a model, held. Raises NotFound, which Determined's clients expect here; Conflict,
+    Forbidden."""
+    try:
+        return await places.find(conn, user, named, Kind.MODEL, whole=True, lock=True)
+    except BadRequest as error:
+        raise NotFound(error.message) from None
+
+
+async def _move(conn: AsyncConnection, user: Principal, model_id: int, named: Named) -> None:
+    """Moves a model that is locked, or has just been changed."""
+    place = await _place(conn, user, named)
+    await workspacing.move_model(conn, model_id, place.workspace_id)
 
 
 class MetadataChange(BaseModel):

@@ -16,14 +16,16 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
-from determined_service.base.bounds import Id, IdempotencyKey
+from determined_service.base.bounds import Id, IdempotencyKey, Name
 from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
+from determined_service.lifecycle.places import Named
 from determined_service.pipelines import people, repeating, rows, submitting
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.recurring.schedules import Schedule
 from determined_service.state.change import changing, reader
+from determined_service.submission import placing
 from determined_service.submission.model_definition import content_size
 from determined_service.submission.unpacking import pack_several
 from determined_service.views.lists import answer_list, each
@@ -57,6 +59,14 @@ class NewPipeline(WithFiles):
     modelDefinitions: dict[str, list[dict[str, Any]]] = Field(
         default_factory=dict, description="By name, lists of files as in a submission."
     )
+    workspaceName: Name = Field(
+        default="", description="Its workspace, with projectName; blank: Uncategorized."
+    )
+    projectName: Name = Field(
+        default="",
+        description="The project of that workspace into which experiments go whose configurations name none.",
+    )
+    projectId: Id | None = Field(default=None, description="That project, by its id.")
     idempotencyKey: IdempotencyKey | None = Field(
         default=None,
         description="Made up by the sender: another request of the same user with the same key is answered "
@@ -88,7 +98,9 @@ async def create_pipeline(
     if not definitions:
         size = sum(content_size(files) for files in given.modelDefinitions.values())
         definitions = await aside(size, pack_several, given.modelDefinitions)
-    prepared = await submitting.prepare(given.pipeline, definitions, settings)
+    named = Named(given.workspaceName, given.projectName, given.projectId or None)
+    place = await placing.find(db, user, named, Kind.EXPERIMENT)
+    prepared = await submitting.prepare(db, user, given.pipeline, definitions, settings, place)
     async with changing(db) as change:
         remarks = await submitting.check_against(change.conn, prepared, settings, user)
         if given.validateOnly:

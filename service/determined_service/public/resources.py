@@ -15,7 +15,7 @@ from fastapi import Query
 from starlette.responses import Response
 
 from determined.common.printable import FORMULAS
-from determined.common.wire import limits, workspace
+from determined.common.wire import limits
 from determined.common.wire.checks import show
 from determined_service.access.dependencies import ClusterReader
 from determined_service.base.checks import check_time
@@ -260,7 +260,7 @@ RAW: Columns = {
 ALLOCATIONS: Columns = {
     "allocation_id": lambda row: row.id,
     "task_type": lambda row: row.kind,
-    "workspace_name": lambda row: workspace.NAME,
+    "workspace_name": lambda row: row.workspace_name,
     "experiment_id": lambda row: row.experiment_id,
     **_COMMON,
     "slot_hours": lambda row: row.slots * row.seconds / 3600,
@@ -299,7 +299,7 @@ async def raw_csv(
 async def allocations_csv(
     user: ClusterReader, db: Db, timestamp_after: Time = "", timestamp_before: Time = ""
 ) -> Response:
-    """The same with the ids of allocations, their workspace (there is one) and hours of slots."""
+    """The same with the ids of allocations, their workspace (as it is called now) and hours of slots."""
     return await _csv(db, ALLOCATIONS, timestamp_after, timestamp_before)
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from determined_registry.database.tables import models, retraining_runs, retrainings
+from determined_registry.database.tables.people import FIRST
 from determined_service.access.dependencies import ModelReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -19,6 +20,7 @@ from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, Name
 from determined_service.base.json import JsonResponse
+from determined_service.lifecycle.places import Named
 from determined_service.pipelines import people as of_pipelines
 from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
@@ -26,8 +28,8 @@ from determined_service.public.models import MODEL
 from determined_service.recurring.triggers import MOST_VALUES, Finite
 from determined_service.retraining import live, people, runs
 from determined_service.retraining.plans import Plan
-from determined_service.state.change import changing
-from determined_service.submission import submit
+from determined_service.state.change import changing, reader
+from determined_service.submission import placing, submit
 from determined_service.views.lists import answer_list, each
 from determined_service.views.models import find_model
 from determined_service.views.paging import Limit, Offset, OrderBy
@@ -99,7 +101,12 @@ async def put_retraining(
     submission = submit.Submission(
         config=given.config, model_definition=given.modelDefinition, definition=given._packed
     )
-    prepared = await submit.prepare(submission, settings)
+    async with reader(db).connect() as conn:
+        model = await find_model(conn, model_name)
+    # The workspace of a model that is not in Uncategorized needs a project, by its name.
+    within = Named() if model.workspace_id == FIRST else Named(workspace_id=model.workspace_id)
+    place = await placing.of_experiment(db, user, given.config, None, None, otherwise=within)
+    prepared = await submit.prepare(submission, settings, place)
     config = await aside(len(given.config), people.as_json, given.config)
     async with changing(db) as change:
         model_id, remarks = await people.put(

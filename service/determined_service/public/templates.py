@@ -9,20 +9,22 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from fastapi import Query
 from pydantic import BaseModel, Field
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
-from determined.common.wire import workspace
 from determined.expconf import secret_values
 from determined.expconf.unheeded import dropped_fields
-from determined_registry.database.tables import templates
+from determined_registry.database.tables import templates, workspaces
 from determined_service.access.dependencies import Admission, TemplateReader, may, may_named
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
 from determined_service.base.bounds import Id, ManyIds, Name
 from determined_service.base.db import Database
-from determined_service.base.errors import BadRequest, Conflict, NotFound
+from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.json import JsonResponse
+from determined_service.lifecycle import places
+from determined_service.lifecycle.places import Named
 from determined_service.state.change import changing
 from determined_service.submission import templates as keeping
 from determined_service.views.lists import answer_list, each, weight
@@ -32,7 +34,12 @@ from determined_service.web.state import Db
 
 router = Router("Templates", "/api/v1/templates")
 ONE = "/{template_name}"
-_SELECT = sa.select(templates.c.name, templates.c.config)
+_SELECT = sa.select(
+    templates.c.name,
+    templates.c.config,
+    templates.c.workspace_id,
+    workspaces.c.name.label("workspace_name"),
+).join(workspaces, workspaces.c.id == templates.c.workspace_id)
 Creator = Annotated[Principal, may(Action.CREATE, Kind.TEMPLATE)]
 
 
@@ -42,18 +49,25 @@ class NewTemplate(BaseModel):
     config: dict[str, Any] = Field(
         description="Fields of experiments and tasks, as in their configurations."
     )
-    workspaceId: Id | None = Field(default=None, description="The one workspace, or 0.")
+    workspaceId: Id | None = Field(
+        default=None, description="Of a new template; without it and 0: Uncategorized."
+    )
 
-    def check(self) -> None:
-        """Raises BadRequest for another workspace."""
-        if self.workspaceId not in (None, 0, workspace.ID):
-            raise BadRequest(
-                f"workspaceId: {self.workspaceId} found; there is one workspace, {workspace.ID}"
-            )
+    async def place(self, conn: AsyncConnection, user: Principal) -> int:
+        """The workspace of a new template. Raises BadRequest, Conflict, Forbidden."""
+        named = Named(workspace_id=self.workspaceId)
+        place = await places.find(conn, user, named, Kind.TEMPLATE, whole=True, lock=True)
+        return place.workspace_id
 
 
 def _json(row: sa.Row[Any]) -> dict[str, Any]:
-    return {"name": row.name, "config": row.config, "workspaceId": workspace.ID}
+    """``v1Template``, and ours: ``workspaceName``."""
+    return {
+        "name": row.name,
+        "config": row.config,
+        "workspaceId": row.workspace_id,
+        "workspaceName": row.workspace_name,
+    }
 
 
 async def _one(db: Database, name: str) -> dict[str, Any]:
@@ -91,8 +105,8 @@ async def list_templates(
     statement = _SELECT.order_by(order)
     if name:
         statement = statement.where(templates.c.name.icontains(name, autoescape=True))
-    if workspaceIds and workspace.ID not in workspaceIds:
-        statement = statement.where(sa.false())
+    if any(workspaceIds):
+        statement = statement.where(templates.c.workspace_id.in_(workspaceIds))
     heavy = weight(templates.c.config)
     return await answer_list(
         db, "templates", statement, templates.c.name, heavy, each(_json), offset=offset, limit=limit
@@ -110,11 +124,11 @@ async def create_template(
     template_name: Name, given: NewTemplate, user: Creator, db: Db
 ) -> Response:
     """Creates the template. 409 when there is one of that name."""
-    given.check()
     name = keeping.check_name(template_name)
     await keeping.check(given.config, name)
     async with changing(db) as change:
-        await keeping.create(change.conn, name, given.config, user.user_id, user.task)
+        within = await given.place(change.conn, user)
+        await keeping.create(change.conn, name, given.config, user.user_id, user.task, within)
     return await _answer(db, name)
 
 
@@ -128,12 +142,14 @@ async def put_template(
     """Creates the template, or replaces its configuration if it exists."""
     creator = admission.subject
     authorise(creator, Action.CREATE, Target(Kind.TEMPLATE))
-    given.check()
     name = keeping.check_name(template_name)
     await keeping.check(given.config, name)
     try:
         async with changing(db) as change:
-            await keeping.create(change.conn, name, given.config, creator.user_id, creator.task)
+            within = await given.place(change.conn, creator)
+            await keeping.create(
+                change.conn, name, given.config, creator.user_id, creator.task, within
+            )
     except Conflict:
         await admission.admit(name)
         async with changing(db) as change:

@@ -8,17 +8,15 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from pydantic import BaseModel, Field
-from sqlalchemy.dialects.postgresql import insert
 
 from determined.common.wire import limits
 from determined_registry.database.tables import user_settings
+from determined_service.access import accounts
 from determined_service.access.dependencies import UserReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Name, Text
-from determined_service.base.db import hold_name
-from determined_service.base.errors import BadRequest
 from determined_service.web.router import Router
 from determined_service.web.state import Db
 
@@ -58,32 +56,9 @@ async def read_settings(user: UserReader, db: Db) -> dict[str, Any]:
 @router.post("")
 async def store_settings(given: Given, user: Changer, db: Db) -> dict[str, Any]:
     """Stores settings of the sender's, each in place of the one with its key and path."""
-    rows = {
-        (one.storagePath, one.key): {
-            "user_id": user.user_id,
-            "storage_path": one.storagePath,
-            "key": one.key,
-            "value": one.value,
-        }
-        for one in given.settings
-    }
-    if not rows:
-        return {}
-    statement = insert(user_settings).values(list(rows.values()))
     async with db.tx() as conn:
-        await hold_name(conn, f"settings/{user.user_id}")
-        await conn.execute(
-            statement.on_conflict_do_update(
-                index_elements=[_s.user_id, _s.storage_path, _s.key],
-                set_={"value": statement.excluded.value},
-            )
-        )
-        own = sa.select(sa.func.count()).where(_s.user_id == user.user_id)
-        if int(await conn.scalar(own) or 0) > limits.USER_SETTINGS:
-            raise BadRequest(
-                f"a user has at most {limits.USER_SETTINGS} settings: nothing was stored; "
-                "POST /api/v1/users/setting/reset deletes them all"
-            )
+        wanted = {(one.storagePath, one.key): one.value for one in given.settings}
+        await accounts.store_settings(conn, user.user_id, wanted)
     return {}
 
 
@@ -91,5 +66,5 @@ async def store_settings(given: Given, user: Changer, db: Db) -> dict[str, Any]:
 async def reset_settings(user: Changer, db: Db) -> dict[str, Any]:
     """Deletes the sender's settings."""
     async with db.tx() as conn:
-        await conn.execute(sa.delete(user_settings).where(_s.user_id == user.user_id))
+        await accounts.reset_settings(conn, user.user_id)
     return {}

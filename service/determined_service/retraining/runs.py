@@ -17,8 +17,11 @@ from determined_registry.database.tables import (
     retraining_runs,
     retrainings,
 )
+from determined_service.access.targets import Kind
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
+from determined_service.lifecycle import places
+from determined_service.lifecycle.places import Named
 from determined_service.pipelines import machine, people, rows
 from determined_service.pipelines.of_retraining import CHECKING, OPEN, TRAINING
 from determined_service.recurring.events import Watch
@@ -69,7 +72,8 @@ async def begin(
     due_at: datetime.datetime | None = None,
     flow_run_id: Any = None,
 ) -> int:
-    """A new run of the locked retraining; its id. Raises Conflict while another one is open.
+    """A new run of the locked retraining; its id. Raises Conflict while another one is open, or its
+    project is archived; BadRequest when there is none of that name any more.
 
     ``flow_run_id``: the run in Prefect that asks; when it asks again, as its process was killed, it gets the
     run that it has begun.
@@ -89,6 +93,11 @@ async def begin(
             f"run {other.id} of this retraining is {other.state}: two never run at the same time; wait "
             "for it, or end it with `det retrain cancel`"
         )
+    of = sa.select(models.c.name, models.c.workspace_id).where(models.c.id == retraining.model_id)
+    model, workspace_id = (await conn.execute(of)).one()
+    names = orjson.loads(retraining.config)
+    named = Named(names.get("workspace") or "", names.get("project") or "")
+    place = await places.find(conn, None, named, Kind.EXPERIMENT, lock=True)
     await _replace_waiting(change, retraining.id)
     plan = Plan.model_validate(retraining.plan)
     made = await conn.execute(
@@ -105,8 +114,6 @@ async def begin(
     )
     change.notify(topics.RETRAININGS)
     run_id = int(made.scalar_one())
-    name = sa.select(models.c.name).where(models.c.id == retraining.model_id)
-    model = (await conn.execute(name)).scalar_one()
     whole = await plan_of(conn, retraining, model, run_id, forced=forced)
     await rows.insert(
         change,
@@ -114,6 +121,8 @@ async def begin(
         flow_run_id,
         name=model,
         owner_id=retraining.owner_id,
+        workspace_id=workspace_id,
+        project_id=place.project_id,
         plan=orjson.dumps(whole.to_json()).decode(),
         retraining_run_id=run_id,
     )

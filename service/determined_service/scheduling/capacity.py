@@ -13,11 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.cluster_config import ClusterConfig
 from determined.common.printable import counted
 from determined.expconf.heeding import KUBERNETES
+from determined_registry.database.tables.people import FIRST
 from determined_service.base.errors import BadRequest
 from determined_service.base.records import record
 from determined_service.base.spread import Spread, could_hold
 from determined_service.base.units import units_of
-from determined_service.lifecycle.pools import require_pool
+from determined_service.lifecycle.pools import WorkspaceId, require_pool
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.snapshot import Constraint
 from determined_service.scheduling.wording import NAMED, admitted, listed
@@ -89,13 +90,16 @@ def pool_of(config: Mapping[str, Any], cluster: ClusterConfig) -> str | None:
 
 
 async def check_slots(
-    conn: AsyncConnection, config: Mapping[str, Any], cluster: ClusterConfig
+    conn: AsyncConnection,
+    config: Mapping[str, Any],
+    cluster: ClusterConfig,
+    workspace_id: WorkspaceId = FIRST,
 ) -> tuple[str, tuple[str, ...]]:
-    """The resource pool of a complete configuration, and warnings.
+    """The resource pool of a complete configuration in a workspace, and warnings.
 
-    Raises BadRequest when there is no such pool, or when neither one of its agents nor several together are
-    wide enough or have what ``resources.placement`` asks for, and the cluster refuses that
-    (``launch_error``).
+    Raises BadRequest when there is no such pool, or it is bound to other workspaces, or when neither one of
+    its agents nor several together are wide enough or have what ``resources.placement`` asks for, and the
+    cluster refuses that (``launch_error``).
     """
     resources = config["resources"]
     wanted, constraint = resources["slots_per_trial"], constraint_of(resources.get("placement"))
@@ -105,9 +109,9 @@ async def check_slots(
         raise BadRequest(
             f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
         )
-    await require_pool(conn, pool, _FIELD)
+    await require_pool(conn, pool, _FIELD, workspace_id)
     for index, name in enumerate((resources.get("fallback") or {}).get("pools") or ()):
-        await require_pool(conn, name, f"resources.fallback.pools[{index}]")
+        await require_pool(conn, name, f"resources.fallback.pools[{index}]", workspace_id)
         if name == pool:
             raise BadRequest(
                 f"resources.fallback.pools[{index}]: {name!r} is the pool that it leads away from: leave it"
@@ -138,7 +142,10 @@ async def check_slots(
 
 
 async def check_task_slots(
-    conn: AsyncConnection, resources: Mapping[str, Any], cluster: ClusterConfig
+    conn: AsyncConnection,
+    resources: Mapping[str, Any],
+    cluster: ClusterConfig,
+    workspace_id: WorkspaceId = FIRST,
 ) -> tuple[str, tuple[str, ...]]:
     """As :func:`check_slots`, of the ``resources`` of a task that is no trial: it never spreads.
 
@@ -152,7 +159,7 @@ async def check_task_slots(
         raise BadRequest(
             f"{_FIELD}: required field is missing: this cluster has no default pool (there are {names})"
         )
-    await require_pool(conn, pool, _FIELD)
+    await require_pool(conn, pool, _FIELD, workspace_id)
     here = [row for row in await _places(conn, pool, cluster) if row.here]
     if not here:
         return pool, (SLOTS_EXCEEDED,)

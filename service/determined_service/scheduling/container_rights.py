@@ -14,13 +14,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.wire.agents import ContainerRights
 from determined.common.wire.legs import Granted
 from determined.expconf.container_wishes import Wish, is_given, refusal, wishes
+from determined_registry.database.tables.people import FIRST
 from determined_service.base.errors import BadRequest
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.kinds.base import agent_user, granted
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.wording import listed
 
-_OWNER = sa.text("SELECT admin, agent_user_group FROM users WHERE id = :id")
+_OWNER = sa.text(
+    """
+    SELECT u.admin, coalesce(w.agent_user_group, u.agent_user_group) AS agent_user_group
+    FROM users u LEFT JOIN workspaces w ON w.id = :workspace_id WHERE u.id = :id
+    """
+)
 # ``here``: within the last minutes, so that one that is just restarting counts.
 _AGENTS = sa.text(
     """
@@ -39,7 +45,12 @@ class _Agent(NamedTuple):
 
 
 async def require_rights(
-    conn: AsyncConnection, config: Mapping[str, Any], pool: str, owner_id: int, settings: Settings
+    conn: AsyncConnection,
+    config: Mapping[str, Any],
+    pool: str,
+    owner_id: int,
+    settings: Settings,
+    workspace_id: int = FIRST,
 ) -> tuple[str, ...]:
     """Sentences where only some agents give what the containers of the (complete) ``config`` ask for.
 
@@ -48,7 +59,7 @@ async def require_rights(
     """
     if not any(next(wishes(config, is_root=True, in_pod=pods), None) for pods in (False, True)):
         return ()
-    owner = (await conn.execute(_OWNER, {"id": owner_id})).one()
+    owner = (await conn.execute(_OWNER, {"id": owner_id, "workspace_id": workspace_id})).one()
     given = granted(
         settings.cluster, settings.checkpoint_storage, pool, is_administrator=owner.admin
     )

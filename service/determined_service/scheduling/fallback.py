@@ -39,6 +39,10 @@ _SINCE = """CASE WHEN a.unplaced_times = 0 THEN a.requested_at ELSE coalesce(
     (SELECT f.requested_at FROM allocations f
      WHERE f.task_id = a.task_id AND f.run_id = a.run_id - a.unplaced_times), a.requested_at) END"""
 _WAITED_S = f"extract(epoch FROM now() - min({_SINCE}))::float8"
+# The pools that are bound to workspaces, and not to the experiment's.
+_CLOSED = """ARRAY(SELECT DISTINCT b.pool FROM pool_bindings b WHERE NOT EXISTS (
+        SELECT FROM pool_bindings o JOIN projects p ON p.workspace_id = o.workspace_id
+        WHERE o.pool = b.pool AND p.id = e.project_id)) AS closed"""
 _WAITING = sa.text(
     f"""
     WITH live AS MATERIALIZED (
@@ -46,7 +50,7 @@ _WAITING = sa.text(
         FROM allocations a WHERE state <> 'TERMINATED' AND experiment_id IS NOT NULL
         GROUP BY experiment_id HAVING bool_and(state = 'REQUESTED')
     )
-    SELECT e.id, e.resource_pool, e.fallback, e.config -> 'resources' AS resources, l.waited_s
+    SELECT e.id, e.resource_pool, e.fallback, e.config -> 'resources' AS resources, l.waited_s, {_CLOSED}
     FROM live l JOIN experiments e ON e.id = l.experiment_id
     WHERE e.resource_pool = ANY(:pools) OR e.fallback IS NOT NULL
        OR e.config #> '{{resources,fallback,pools}}' IS NOT NULL
@@ -54,7 +58,10 @@ _WAITING = sa.text(
     """
 )
 _ONE = sa.text(
-    "SELECT id, resource_pool, fallback, config -> 'resources' AS resources FROM experiments WHERE id = :id"
+    f"""
+    SELECT e.id, e.resource_pool, e.fallback, e.config -> 'resources' AS resources, {_CLOSED}
+    FROM experiments e WHERE e.id = :id
+    """
 )
 _WAITED = sa.text(
     f"""
@@ -82,6 +89,10 @@ class Route:
     home: str
     ahead: tuple[str, ...]
     after_seconds: int
+
+    def open_ahead(self, closed: Sequence[str]) -> list[str]:
+        """Those of ``ahead`` that are not among the pools bound to other workspaces."""
+        return [pool for pool in self.ahead if pool not in closed]
 
 
 def route_of(
@@ -165,7 +176,7 @@ async def fall_back(db: Database, schedulers: PoolSchedulers, agent_timeout_s: f
         lost = agents.are_lost(row.resource_pool)
         if not lost and row.waited_s < route.after_seconds:
             continue
-        target = agents.first_fit(route.ahead, row.resources, cluster)
+        target = agents.first_fit(route.open_ahead(row.closed), row.resources, cluster)
         if target is None:
             continue
         why = "has lost its agents" if lost else f"had no slots for it for {row.waited_s:.0f} s"
@@ -216,8 +227,9 @@ async def explain_fallback(
     if route is None or waited_s is None:
         return said
     agents = await Agents.read(conn, agent_timeout_s)
-    pools = ", ".join(map(repr, route.ahead))
-    target = agents.first_fit(route.ahead, row.resources, schedulers.cluster)
+    ahead = route.open_ahead(row.closed)
+    pools = ", ".join(map(repr, ahead))
+    target = agents.first_fit(ahead, row.resources, schedulers.cluster)
     if target is None:
         return [
             *said,

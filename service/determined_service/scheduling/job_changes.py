@@ -20,6 +20,7 @@ from determined_service.base.errors import BadRequest, Conflict
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import trial_queue
 from determined_service.lifecycle.experiments import live_trials, lock_experiment
+from determined_service.lifecycle.places import workspace_of
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.line_places import place_beside
 from determined_service.scheduling.pools import PoolSchedulers
@@ -244,7 +245,9 @@ async def move_to_pool(
             "is_single_node": found.is_single_node,
         }
     }
-    _, warnings = await check_slots(change.conn, asked, schedulers.cluster)
+    _, warnings = await check_slots(
+        change.conn, asked, schedulers.cluster, workspace_of(experiment_id)
+    )
     given = {"id": experiment_id, "pool": pool, "fallback": fallback and dict(fallback)}
     await change.conn.execute(_MOVE_POOL, given)
     trials = {one.task_id: one.id for one in await live_trials(change, experiment_id)}

@@ -31,8 +31,8 @@ _DETAILS = sa.text(
     """
     SELECT e.id, e.name, e.job_id, e.progress, e.start_time, e.owner_id, u.username,
            (e.config #>> '{resources,priority}')::int AS priority,
-           coalesce((e.config #>> '{resources,weight}')::float8, 1) AS weight
-    FROM experiments e JOIN users u ON u.id = e.owner_id
+           coalesce((e.config #>> '{resources,weight}')::float8, 1) AS weight, p.workspace_id
+    FROM experiments e JOIN users u ON u.id = e.owner_id JOIN projects p ON p.id = e.project_id
     WHERE e.id = ANY(:ids)
     """
 )
@@ -50,7 +50,8 @@ _TASK_DETAILS = sa.text(
     """
     SELECT k.id, k.name, k.kind, k.job_id, 0 AS progress, k.start_time, k.owner_id, u.username,
            (k.config #>> '{resources,priority}')::int AS priority,
-           coalesce((k.config #>> '{resources,weight}')::float8, 1) AS weight
+           coalesce((k.config #>> '{resources,weight}')::float8, 1) AS weight,
+           coalesce(k.workspace_id, 1) AS workspace_id
     FROM tasks k JOIN users u ON u.id = k.owner_id
     WHERE k.id = ANY(:ids) AND k.job_id IS NOT NULL
     """
@@ -167,7 +168,7 @@ def _json(job: Job, row: sa.Row[Any], schedulers: PoolSchedulers) -> dict[str, A
         "submissionTime": moment(row.start_time),
         "username": row.username,
         "userId": row.owner_id,
-        "workspaceId": 1,
+        "workspaceId": row.workspace_id,
         "isPreemptible": not is_task,
         "priority": row.priority or schedulers.default_priority(job.pool),
         "higherPriorityFirst": schedulers.is_higher_first(job.pool),

@@ -22,6 +22,7 @@ from determined_service.base.errors import BadRequest
 from determined_service.base.recent import Recent
 from determined_service.base.settings import Settings
 from determined_service.ingest import log_policies
+from determined_service.lifecycle.places import FIRST_PLACE, Place
 from determined_service.scheduling.capacity import pool_of
 from determined_service.submission.size import check_size
 from determined_service.submission.templates import Template
@@ -54,11 +55,22 @@ _recent: Recent[tuple[str, Template | None, bytes, bool], _Completed] = Recent(R
 
 
 def complete_config(
-    text: str, settings: Settings, template: Template | None = None, *, unmanaged: bool = False
+    text: str,
+    settings: Settings,
+    template: Template | None = None,
+    *,
+    unmanaged: bool = False,
+    place: Place = FIRST_PLACE,
 ) -> dict[str, Any]:
-    """The complete configuration, except for the patterns of its log policies. Raises BadRequest."""
+    """The complete configuration, except for the patterns of its log policies. Raises BadRequest.
+
+    ``place``: its workspace's storage and default pools count before the cluster's.
+    """
     cluster = settings.cluster
-    key = (text, template, orjson.dumps(settings.default_checkpoint_storage), unmanaged)
+    beneath: list[Any] = [settings.default_checkpoint_storage]
+    if not place.is_first:
+        beneath += [place.checkpoint_storage, place.compute_pool, place.aux_pool]
+    key = (text, template, orjson.dumps(beneath), unmanaged)
     known = _recent.get(key) if len(text) <= REMEMBERED_CHARACTERS else None
     if known is not None and known.cluster == cluster:
         return known.renewed()
@@ -66,7 +78,7 @@ def complete_config(
         document = expconf.load_yaml(text)
         under = None if template is None else template.of_experiments
         given = document.data if under is None else expconf.merge(document.data, under.data, None)
-        defaults = defaults_beneath(given, settings)
+        defaults = defaults_beneath(given, settings, place)
         config = expconf.complete(document, template=under, defaults=defaults, unmanaged=unmanaged)
         check_size(config)
     except expconf.ConfigError as error:
@@ -88,15 +100,27 @@ async def check_patterns(config: Mapping[str, Any]) -> None:
         raise BadRequest(str(error)) from error
 
 
-def defaults_beneath(given: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """The defaults that the cluster configuration puts beneath an experiment's, which may be invalid: its
-    checkpoint storage, and the container defaults of its pool."""
+def defaults_beneath(
+    given: Mapping[str, Any], settings: Settings, place: Place = FIRST_PLACE
+) -> dict[str, Any]:
+    """What the workspace and the cluster configuration put beneath an experiment's, which may be invalid: the
+    checkpoint storage, the resource pool, and the container defaults of its pool."""
     cluster = settings.cluster
     resources = given.get("resources")
     slots = resources.get("slots_per_trial") if isinstance(resources, dict) else None
-    pool = pool_of(given, cluster) or ""
     width = 1 if slots is None else slots
+    named = resources.get("resource_pool") if isinstance(resources, dict) else None
+    own = None if named else place.default_pool(width)
+    pool = own or pool_of(given, cluster) or ""
     defaults = cluster.container_defaults_of(pool).for_experiment(width)
-    if settings.checkpoint_storage is not None:
-        defaults["checkpoint_storage"] = settings.checkpoint_storage
+    if own is not None:
+        defaults.setdefault("resources", {})["resource_pool"] = own
+    storages = [
+        {"checkpoint_storage": one}
+        for one in (place.checkpoint_storage, settings.checkpoint_storage)
+        if one is not None
+    ]
+    if storages:
+        merged = expconf.merge(storages[0], None, storages[1] if len(storages) > 1 else None)
+        defaults["checkpoint_storage"] = merged["checkpoint_storage"]
     return defaults

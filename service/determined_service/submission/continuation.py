@@ -26,6 +26,7 @@ from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import trial_queue
+from determined_service.lifecycle.places import require_open_experiment, workspace_of
 from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
@@ -137,6 +138,7 @@ async def require_continuable(change: Change, experiment_id: int, overrides: boo
         raise BadRequest(
             f"experiment {experiment_id} is unmanaged: to continue it, run its script again"
         )
+    await require_open_experiment(change.conn, experiment_id)
     name = row.searcher["name"]
     if name not in SEARCHES:
         raise BadRequest(
@@ -196,7 +198,9 @@ async def reconfigure(
     size = len(orjson.dumps(given.data))
     config, begun = await aside(size, _overridden, row.config, given)
     await check_patterns(config)
-    pool, warnings = await check_slots(change.conn, config, settings.cluster)
+    pool, warnings = await check_slots(
+        change.conn, config, settings.cluster, workspace_of(experiment_id)
+    )
     await require_rights(change.conn, config, pool, row.owner_id, settings)
     await change.conn.execute(_KEEP_CONFIG, {"id": experiment_id})
     await change.conn.execute(

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import expconf
-from determined.common.wire import limits, workspace
+from determined.common.wire import limits
 from determined.expconf.names import experiment_name
 from determined_registry.database.tables import tasks
 from determined_service.base.aside import LONG_BYTES, aside
@@ -26,8 +26,10 @@ from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
+from determined_service.lifecycle import places
 from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.places import FIRST_WORKSPACE, Place
 from determined_service.lifecycle.pools import require_pool
 from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_task_slots
@@ -37,10 +39,6 @@ from determined_service.state.change import Change
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition, content_size, pack
 from determined_service.submission.templates import Template
-
-NO_WORKSPACES = (
-    "this cluster has one workspace, number 1: leave it out, and put words into description"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Launch:
     files: Sequence[Mapping[str, Any]] = ()
     definition: ModelDefinition | None = None
     template: Template | None = None
-    workspace_id: int | None = None
+    place: Place = FIRST_WORKSPACE
     asked: Mapping[str, Any] = field(default_factory=dict)
     parent_id: str | None = None
     forked_from: str | None = None
@@ -87,8 +85,6 @@ class LaunchPlan:
 
 async def prepare(launch: Launch, settings: Settings) -> PreparedLaunch:
     """Completes the configuration and packs the files. Raises BadRequest with all errors."""
-    if launch.workspace_id not in (None, 0, workspace.ID):
-        raise BadRequest(f"workspaceId {launch.workspace_id}: {NO_WORKSPACES}")
     given = launch.config
     size = len(given) if isinstance(given, str) else len(await aside(0, orjson.dumps, given))
     if size > limits.CONFIG_BYTES:
@@ -123,7 +119,8 @@ def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[s
         )
         template = {} if launch.template is None else launch.template.config
         slots, pool = _asked(document.data, template, kind)
-        name = pool or cluster.default_pool(slots) or ""
+        own = None if pool else launch.place.default_pool(slots)
+        name = pool or own or cluster.default_pool(slots) or ""
         defaults = cluster.container_defaults_of(name).for_experiment(slots)
         config = expconf.complete_task(
             document, kind.config_class, template=template, defaults=defaults
@@ -131,6 +128,8 @@ def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[s
     except expconf.ConfigError as error:
         raise BadRequest(str(error)) from error
     resources = config["resources"]
+    if not resources["resource_pool"] and own is not None:
+        resources["resource_pool"] = own
     check_text(resources["resource_pool"], "resources.resource_pool", limits.POOL_NAME_CHARS)
     if not config["description"]:
         words = experiment_name().partition("(")[2].rstrip(")")
@@ -198,10 +197,12 @@ async def plan(
     owner_id: int,
 ) -> LaunchPlan:
     """Check slots, pool and the kind's own fields, without changes. Raises BadRequest, NotFound."""
-    pool, warnings = await check_task_slots(conn, prepared.config["resources"], settings.cluster)
+    within = launch.place.workspace_id
+    resources = prepared.config["resources"]
+    pool, warnings = await check_task_slots(conn, resources, settings.cluster, within)
     config = dict(prepared.config)
     config["resources"] = {**config["resources"], "resource_pool": pool}
-    remarks = await require_rights(conn, config, pool, owner_id, settings)
+    remarks = await require_rights(conn, config, pool, owner_id, settings, within)
     asked = {
         "defaultStorage": settings.checkpoint_storage,
         "given": prepared.given,
@@ -222,10 +223,12 @@ async def store(
     """Writes the task, puts it into the queue and has its run made in Prefect; its id.
 
     ``submitted_by``: the task whose process launches it. Raises BadRequest when the resource pool has gone,
-    OverQuota.
+    OverQuota; Conflict when its workspace was archived meanwhile.
     """
     kind, config, resources = launch.kind, planned.config, planned.config["resources"]
-    await require_pool(change.conn, resources["resource_pool"], "resources.resource_pool")
+    place, pool = launch.place, resources["resource_pool"]
+    await places.hold(change.conn, place)
+    await require_pool(change.conn, pool, "resources.resource_pool", place.workspace_id)
     definition = planned.definition
     counted = ["tasks"]
     if definition is not None and await store_definition(change.conn, definition, owner_id):
@@ -238,7 +241,8 @@ async def store(
         owner_id=owner_id,
         name=config["description"],
         config=config,
-        project_id=1,
+        project_id=place.project_id,
+        workspace_id=place.workspace_id,
         job_id=uuid.uuid4(),
         model_def_hash=launch.model_def_hash if definition is None else definition.hash,
         submitted_by=submitted_by,
@@ -251,11 +255,10 @@ async def store(
     await allocating.request(
         change,
         task_id,
-        pool=resources["resource_pool"],
+        pool=pool,
         slots=resources["slots"],
         priority=resources["priority"],
     )
-    pool, name = resources["resource_pool"], config["description"]
-    prefect_states.create_task_run(change, task_id, kind.noun, name, pool)
+    prefect_states.create_task_run(change, task_id, kind.noun, config["description"], pool)
     await require_room(change.conn, settings.cluster.quotas, owner_id, *counted)
     return task_id

@@ -19,7 +19,9 @@ from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.settings import Settings
+from determined_service.lifecycle import places
 from determined_service.lifecycle.experiments import run_name
+from determined_service.lifecycle.places import FIRST_PLACE, Place
 from determined_service.lifecycle.pools import require_pool
 from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
@@ -66,6 +68,7 @@ class Prepared:
     config: dict[str, Any]
     beginning: beginning.Beginning
     definition: ModelDefinition | None
+    place: Place = FIRST_PLACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +85,23 @@ class SubmissionPlan:
     """Sentences."""
     beginning: beginning.Beginning
     quotas: Quotas
+    place: Place = FIRST_PLACE
 
 
-async def prepare(submission: Submission, settings: Settings) -> Prepared:
+async def prepare(
+    submission: Submission, settings: Settings, place: Place = FIRST_PLACE
+) -> Prepared:
     """The checks without the database, which take most of the time. Raises BadRequest with all errors."""
     text = submission.config
     files = () if submission.definition is not None else submission.model_definition
     small = len(text) + content_size(files) <= LONG_BYTES
     config, begun, definition = await aside(
-        len(text), _prepare, text, settings, submission.template, files if small else ()
+        len(text), _prepare, text, settings, submission.template, files if small else (), place
     )
     await check_patterns(config)
     if not small:
         definition = await asyncio.to_thread(pack, files)
-    return Prepared(config, begun, submission.definition or definition)
+    return Prepared(config, begun, submission.definition or definition, place)
 
 
 def _prepare(
@@ -103,8 +109,9 @@ def _prepare(
     settings: Settings,
     template: Template | None,
     files: Sequence[Mapping[str, Any]],
+    place: Place,
 ) -> tuple[dict[str, Any], beginning.Beginning, ModelDefinition | None]:
-    config = complete_config(text, settings, template)
+    config = complete_config(text, settings, template, place=place)
     try:
         begun = beginning.begin(config)
     except SearcherError as error:
@@ -121,8 +128,9 @@ async def plan(
 ) -> SubmissionPlan:
     """Checks the rest against the database, changes nothing. Raises BadRequest."""
     config, definition, cluster = prepared.config, prepared.definition, settings.cluster
-    pool, warnings = await check_slots(conn, config, cluster)
-    remarks = await require_rights(conn, config, pool, owner_id, settings)
+    within = prepared.place.workspace_id
+    pool, warnings = await check_slots(conn, config, cluster, within)
+    remarks = await require_rights(conn, config, pool, owner_id, settings, within)
     model_def_hash = await _of_parent(conn, submission)
     if definition is not None:
         model_def_hash = definition.hash
@@ -137,14 +145,22 @@ async def plan(
         remarks,
         prepared.beginning,
         cluster.quotas,
+        prepared.place,
     )
 
 
 async def completed(
-    text: str, settings: Settings, template: Template | None = None, *, unmanaged: bool = False
+    text: str,
+    settings: Settings,
+    template: Template | None = None,
+    *,
+    unmanaged: bool = False,
+    place: Place = FIRST_PLACE,
 ) -> dict[str, Any]:
     """As :func:`complete_config`, away from the event loop."""
-    config = await aside(len(text), complete_config, text, settings, template, unmanaged=unmanaged)
+    config = await aside(
+        len(text), complete_config, text, settings, template, unmanaged=unmanaged, place=place
+    )
     await check_patterns(config)
     return config
 
@@ -205,12 +221,14 @@ async def store(
 
     ``submitted_by``: the task whose process submits it.
 
-    Returns its id. Raises Conflict when the same submission has made an experiment meanwhile, BadRequest when
-    the resource pool has gone, OverQuota. The search may then create any number of trials.
+    Returns its id. Raises Conflict when the same submission has made an experiment meanwhile, or its project
+    was archived, BadRequest when the resource pool has gone, OverQuota. The search may then create any
+    number of trials.
     """
-    conn = change.conn
+    conn, place = change.conn, plan.place
+    await places.hold(conn, place)
     # Again: it may have left the cluster configuration meanwhile.
-    await require_pool(conn, plan.resource_pool, "resources.resource_pool")
+    await require_pool(conn, plan.resource_pool, "resources.resource_pool", place.workspace_id)
     definition = plan.model_definition
     counted = ["experiments", "trials", "package_bytes"]
     if definition is not None and await store_definition(conn, definition, owner_id):
@@ -230,7 +248,7 @@ async def store(
             "owner_id": owner_id,
             "submitted_by": submitted_by,
             "parent_id": submission.parent_id,
-            "project_id": submission.project_id or 1,
+            "project_id": place.project_id,
             "resource_pool": plan.resource_pool,
             "idempotency_key": submission.idempotency_key,
             "progress": plan.beginning.progress,

@@ -78,6 +78,7 @@ async def create(
     config: Mapping[str, Any],
     owner_id: int,
     submitted_by: str | None,
+    workspace_id: int,
 ) -> None:
     """Writes a new template. Raises Conflict if the name is taken, and OverQuota."""
     await hold_name(conn, f"{owner_id}/templates")
@@ -89,7 +90,13 @@ async def create(
         )
     made = await conn.scalar(
         insert(templates)
-        .values(name=name, config=config, owner_id=owner_id, submitted_by=submitted_by)
+        .values(
+            name=name,
+            config=config,
+            owner_id=owner_id,
+            submitted_by=submitted_by,
+            workspace_id=workspace_id,
+        )
         .on_conflict_do_nothing()
         .returning(templates.c.name)
     )

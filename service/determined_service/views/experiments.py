@@ -7,15 +7,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire import workspace
 from determined_registry.database.tables import (
     allocations,
     checkpoints,
     experiments,
     kept_runs,
+    projects,
     trials,
     users,
+    workspaces,
 )
+from determined_registry.database.tables.people import FIRST
 from determined_service.base.errors import NotFound
 from determined_service.views.lists import weight
 from determined_service.views.secrets import Viewer
@@ -92,7 +94,13 @@ def select_experiments() -> sa.Select[Any]:
             DURATION.label("duration"),
             _best.c.id.label("best_trial_id"),
             _best.c.searcher_metric_value.label("best_metric"),
+            projects.c.name.label("project_name"),
+            projects.c.owner_id.label("project_owner_id"),
+            workspaces.c.id.label("workspace_id"),
+            workspaces.c.name.label("workspace_name"),
         )
+        .join(projects, projects.c.id == e.project_id)
+        .join(workspaces, workspaces.c.id == projects.c.workspace_id)
         .join(users, users.c.id == e.owner_id)
         .outerjoin(kept_runs, kept_runs.c.experiment_id == e.id)
         .outerjoin(_best, sa.true())
@@ -136,10 +144,10 @@ def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
         "flowRunId": str(row.flow_run_id) if row.flow_run_id else None,
         "forkedFrom": row.parent_id,
         "projectId": row.project_id,
-        "projectName": workspace.NAME,
-        "projectOwnerId": row.owner_id,
-        "workspaceId": workspace.ID,
-        "workspaceName": workspace.NAME,
+        "projectName": row.project_name,
+        "projectOwnerId": row.project_owner_id or 0,
+        "workspaceId": row.workspace_id,
+        "workspaceName": row.workspace_name,
         "resourcePool": row.resource_pool,
         "searcherType": searcher.get("name", ""),
         "searcherMetric": searcher.get("metric"),
@@ -154,7 +162,11 @@ def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
 
 
 def planned_experiment(
-    config: dict[str, Any], original_config: str, username: str, user_id: int
+    config: dict[str, Any],
+    original_config: str,
+    username: str,
+    user_id: int,
+    project_id: int | None = FIRST,
 ) -> dict[str, Any]:
     """The fields of :func:`experiment_json` for an experiment that is not stored: id 0, no times."""
     return {
@@ -169,7 +181,7 @@ def planned_experiment(
         "username": username,
         "userId": user_id,
         "jobId": "",
-        "projectId": 1,
+        "projectId": project_id,
         "projectOwnerId": user_id,
         "searcherType": config["searcher"]["name"],
         "config": config,

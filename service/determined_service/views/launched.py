@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire import workspace
-from determined_registry.database.tables import allocation_ports, allocations, tasks, users
+from determined_registry.database.tables import (
+    allocation_ports,
+    allocations,
+    tasks,
+    users,
+    workspaces,
+)
+from determined_registry.database.tables.people import FIRST
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import states
@@ -43,7 +50,7 @@ SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "START_TIME": k.start_time,
     "ID": k.id,
     "DESCRIPTION": k.name,
-    "WORKSPACE_ID": sa.literal(workspace.ID),
+    "WORKSPACE_ID": k.workspace_id,
 }
 
 WEIGHT = weight(k.config, k.data, k.name)
@@ -56,7 +63,10 @@ def select_launched(kind: LaunchedKind) -> sa.Select[Any]:
             tasks,
             users.c.username,
             sa.func.coalesce(users.c.display_name, users.c.username).label("display_name"),
-            users.c.agent_user_group,
+            sa.func.coalesce(
+                workspaces.c.agent_user_group, users.c.agent_user_group, type_=JSONB
+            ).label("agent_user_group"),
+            workspaces.c.name.label("workspace_name"),
             _l.id.label("allocation_id"),
             _l.state.label("allocation_state"),
             _l.agent_id,
@@ -66,6 +76,7 @@ def select_launched(kind: LaunchedKind) -> sa.Select[Any]:
             _PORTS_READY.label("ports_ready"),
         )
         .join(users, users.c.id == k.owner_id)
+        .join(workspaces, workspaces.c.id == k.workspace_id, isouter=True)
         .join(_LAST, sa.true(), isouter=True)
         .where(k.kind == kind.name)
     )
@@ -84,7 +95,8 @@ def launched_json(
 ) -> dict[str, Any]:
     """``v1Command``; ``alone``: its owner gets its keys, too, which no list shows.
 
-    Ours: ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``, ``flowRunId``, ``priority``.
+    Ours: ``workspaceName``, ``exitCode``, ``exitSignal``, ``slots``, ``endTime``, ``taskState``,
+    ``flowRunId``, ``priority``.
     """
     container = None
     if row.agent_id and row.allocation_state in (states.ASSIGNED, states.RUNNING):
@@ -115,14 +127,17 @@ def launched_json(
         "exitSignal": row.exit_signal,
         "taskState": f"STATE_{row.state}",
         "jobId": str(row.job_id),
-        "workspaceId": 1,
+        "workspaceId": row.workspace_id or FIRST,
+        "workspaceName": row.workspace_name or "",
         "flowRunId": row.flow_run_id and str(row.flow_run_id),
         **kind.shown(row, owns=viewer.owns(row.owner_id)),
         **(kind.secrets(row) if alone and viewer.is_owner(row.owner_id) else {}),
     }
 
 
-def planned_json(config: dict[str, Any], username: str, user_id: int) -> dict[str, Any]:
+def planned_json(
+    config: dict[str, Any], username: str, user_id: int, workspace_id: int
+) -> dict[str, Any]:
     """``v1Command`` of a preview, of which Determined's client reads the required fields."""
     return {
         "id": "",
@@ -133,7 +148,7 @@ def planned_json(config: dict[str, Any], username: str, user_id: int) -> dict[st
         "username": username,
         "resourcePool": config["resources"]["resource_pool"],
         "jobId": "",
-        "workspaceId": 1,
+        "workspaceId": workspace_id,
     }
 
 

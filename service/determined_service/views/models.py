@@ -7,7 +7,6 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.wire import workspace
 from determined_registry.database.tables import (
     checkpoints,
     experiments,
@@ -19,6 +18,7 @@ from determined_registry.database.tables import (
     trial_sources,
     trials,
     users,
+    workspaces,
 )
 from determined_registry.models.changes import ModelRef, named
 from determined_service.base.errors import NotFound
@@ -73,8 +73,10 @@ def select_models() -> sa.Select[Any]:
             users.c.username,
             NUM_VERSIONS.label("num_versions"),
             _ALIASES.label("aliases"),
+            workspaces.c.name.label("workspace_name"),
         )
         .select_from(models)
+        .join(workspaces, workspaces.c.id == m.workspace_id)
         .join(users, users.c.id == m.owner_id)
     )
 
@@ -94,7 +96,7 @@ def model_json(row: sa.Row[Any]) -> dict[str, Any]:
         "userId": row.owner_id,
         "username": row.username,
         "workspaceId": row.workspace_id,
-        "workspaceName": workspace.NAME,
+        "workspaceName": row.workspace_name,
         "archived": row.archived,
         "tags": row.tags,
         "aliases": row.aliases,

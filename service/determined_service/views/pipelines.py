@@ -15,6 +15,7 @@ from determined_registry.database.tables import (
     pipeline_steps,
     pipelines,
     users,
+    workspaces,
 )
 from determined_service.views.lists import weight
 from determined_service.views.values import moment
@@ -35,10 +36,12 @@ def select_pipelines() -> sa.Select[Any]:
             *(column for column in p if column.name != "plan"),
             kept_runs.c.flow_run_id,
             users.c.username,
+            workspaces.c.name.label("workspace_name"),
             of.scalar_subquery().label("steps"),
             of.where(s.state == "COMPLETED").scalar_subquery().label("completed"),
         )
         .join(users, users.c.id == p.owner_id)
+        .join(workspaces, workspaces.c.id == p.workspace_id)
         .outerjoin(kept_runs, kept_runs.c.pipeline_id == p.id)
         .where(p.retraining_run_id.is_(None))
     )
@@ -51,6 +54,9 @@ def pipeline_json(row: sa.Row[Any]) -> dict[str, Any]:
         "name": row.name,
         "username": row.username,
         "userId": row.owner_id,
+        "workspaceId": row.workspace_id,
+        "workspaceName": row.workspace_name,
+        "projectId": row.project_id or 0,
         "state": row.state,
         "reason": row.reason,
         "stepCount": row.steps,

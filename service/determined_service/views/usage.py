@@ -24,21 +24,25 @@ PATIENCE_S = 60
 # What overlaps with the time from :after to :before.
 _USED = f"""
     SELECT a.id, k.kind, k.owner_id AS user_id, a.experiment_id, coalesce(e.labels, '[]') AS labels,
-           a.resource_pool, a.slots, {AGENTS} AS agents, a.assigned_at AS began, a.ended_at AS ended
+           a.resource_pool, a.slots, {AGENTS} AS agents, a.assigned_at AS began, a.ended_at AS ended,
+           coalesce((SELECT p.workspace_id FROM projects p WHERE p.id = e.project_id), k.workspace_id)
+               AS workspace_id
     FROM allocations a JOIN tasks k ON k.id = a.task_id LEFT JOIN experiments e ON e.id = a.experiment_id
     WHERE a.assigned_at < :before AND coalesce(a.ended_at, now()) > :after
       AND (a.assigned_at, a.id) > (:last_began, :last_id) AND {HAD_ROOM}
     UNION ALL
-    SELECT allocation_id, kind, user_id, experiment_id, labels, resource_pool, slots, agents, began, ended
+    SELECT allocation_id, kind, user_id, experiment_id, labels, resource_pool, slots, agents, began, ended,
+           NULL
     FROM erased_usage
     WHERE began < :before AND ended > :after AND (began, allocation_id) > (:last_began, :last_id)
 """
 _PAGE = sa.text(
     f"""
-    SELECT used.*, u.username,
+    SELECT used.*, u.username, w.name AS workspace_name,
            extract(epoch FROM least(coalesce(ended, now()), :before) - greatest(began, :after))::float8
                AS seconds
     FROM ({_USED} ORDER BY began, id LIMIT :most) AS used JOIN users u ON u.id = used.user_id
+         LEFT JOIN workspaces w ON w.id = used.workspace_id
     ORDER BY began, id
     """
 )
@@ -88,7 +92,8 @@ async def page(
 
     ``last``: the last row of the page before. Columns: ``id``, ``kind``, ``user_id``, ``username``,
     ``experiment_id`` (None: no trial's), ``labels``, ``resource_pool``, ``slots``, ``agents`` (slots by
-    agent), ``began``, ``ended`` (None: it runs), ``seconds`` (within the two times).
+    agent), ``began``, ``ended`` (None: it runs), ``workspace_name`` (now; None: what
+    it was for has been deleted), ``seconds`` (within the two times).
     """
     await conn.execute(_PATIENCE, {"ms": str(PATIENCE_S * 1000)})
     began, key = _BEGINNING if last is None else (last.began, last.id)

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from determined_service.access.principal import Principal
+from determined_service.access.targets import Owners
 from determined_service.access.throttle import LoginThrottle
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
@@ -74,7 +75,13 @@ async def _viewing(
     return lambda subject: Viewer.of(subject, settings)
 
 
+async def _owners(request: Request) -> Owners:
+    owners: Owners = request.app.state.owners
+    return owners
+
+
 Db = Annotated[Database, Depends(_db)]
+OwnersOf = Annotated[Owners, Depends(_owners)]
 HubOf = Annotated[Hub, Depends(_hub)]
 SettingsOf = Annotated[Settings, Depends(_settings)]
 Throttle = Annotated[LoginThrottle, Depends(_throttle)]

@@ -168,7 +168,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"config": {"entrypoint": ["a"], "resources": {"resource_pool": "gpu"}}}, "'gpu'"),
     ({"config": {"entrypoint": ["a"]}, "templateName": "t"}, "no template 't'"),
-    ({"config": {"entrypoint": ["a"]}, "workspaceId": 7}, "one workspace, number 1"),
+    (
+        {"config": {"entrypoint": ["a"]}, "workspaceId": 7},
+        "workspaceId: workspace 7 does not exist",
+    ),
 ]
 
 

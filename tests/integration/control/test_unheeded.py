@@ -161,13 +161,13 @@ async def test_generic_tasks_are_told_too(world: World) -> None:
     assert remark.startswith("resources.shm_size is stored but ignored: resource pool 'default'")
 
 
-async def test_workspaces_and_values_in_log_ranges(world: World) -> None:
+async def test_retention_and_values_in_log_ranges(world: World) -> None:
     await world.register(slots=1)
     space = "lr: {type: log, base: 10, minval: 0.0001, maxval: 0.1}\n  x: {type: int"
     config = SINGLE.replace("x: {type: int", space)
-    config += "workspace: Vision Team\nproject: segmentation\n"
+    config += "retention_policy: {log_retention_days: 3}\n"
     where, exponents = await remarks_of(world, config, validateOnly=True)
-    assert "the experiment is in them, not in Vision Team / segmentation" in where
+    assert where.startswith("retention_policy is stored but ignored: logs are kept")
     assert exponents.endswith("write minval: -4, maxval: -1")
     driver = await world.started(config)
     trial = await world.launched()
@@ -193,11 +193,14 @@ async def test_fields_of_old_that_are_dropped(world: World) -> None:
 
 
 async def test_scripts_outside_the_cluster(world: World) -> None:
-    config = SINGLE.replace("max_restarts: 1", "max_restarts: 2") + "workspace: Vision Team\n"
+    config = (
+        SINGLE.replace("max_restarts: 1", "max_restarts: 2")
+        + "retention_policy: {log_retention_days: 3}\n"
+    )
     body = {"config": config, "unmanaged": True}
     answer = ok(await world.user.post("/api/v1/experiments", json=body))
     where, outside = answer["remarks"]
-    assert where.startswith("workspace is stored but ignored")
+    assert where.startswith("retention_policy is stored but ignored")
     assert outside.startswith(
         "entrypoint, max_restarts (2) are stored but ignored: the experiment is"
     )
@@ -208,7 +211,7 @@ async def test_the_steps_of_a_pipeline(world: World) -> None:
     await world.register(slots=1, lacks=NO_MOUNTS)
     first = yaml.safe_load(MOUNTED) | {"name": "first"}
     second = yaml.safe_load(SINGLE) | {"data": {"from": "${steps.first.best.checkpoint}"}}
-    second["workspace"] = "Vision Team"
+    second["retention_policy"] = {"log_retention_days": 3}
     steps = [
         {"name": "first", "experiment": first, "code": "0"},
         {"name": "second", "experiment": second, "code": "0"},
@@ -219,7 +222,7 @@ async def test_the_steps_of_a_pipeline(world: World) -> None:
         answer = ok(await world.user.post("/api/v1/pipelines", json={**body, **more}))
         image, mounts, where = answer["remarks"]
         assert [image, mounts] == [f"step first: {one}" for one in REMARKS]
-        assert where.startswith("step second: workspace is stored but ignored")
+        assert where.startswith("step second: retention_policy is stored but ignored")
 
 
 async def test_a_model_that_is_trained_again(world: World) -> None:

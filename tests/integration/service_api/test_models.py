@@ -170,7 +170,7 @@ async def test_lists_of_models(world: World, user: httpx.AsyncClient) -> None:
     assert await names(user, users=["admin"]) == []
     assert await names(user, workspaceNames=["Uncategorized"], workspaceIds=[1]) == ["b", "A", "c%"]
     assert await names(user, workspaceIds=[2]) == []
-    assert "workspace 'w' does not exist" in refused(
+    assert "there is no workspace 'w'" in refused(
         await user.get(API, params={"workspaceNames": ["w"]}), 404
     )
     ok(await user.post(f"{API}/A/archive"))
@@ -179,7 +179,7 @@ async def test_lists_of_models(world: World, user: httpx.AsyncClient) -> None:
     assert refused(await user.get(API, params={"sortBy": "SORT_BY_X"}), 400)
 
 
-async def test_there_is_one_workspace(user: httpx.AsyncClient) -> None:
+async def test_an_unknown_workspace_is_not_found(user: httpx.AsyncClient) -> None:
     await create(user, workspaceName="Uncategorized")
     assert refused(await user.post(API, json={"name": "a", "workspaceName": "w"}), 404)
     assert ok(await user.post(f"{API}/digits/move", json={"destinationWorkspaceId": 1})) == {}

@@ -72,7 +72,12 @@ async def other(user: httpx.AsyncClient, service_app: FastAPI) -> httpx.AsyncCli
 
 async def test_a_template_from_its_beginning_to_its_end(user: httpx.AsyncClient) -> None:
     made = await put(user, "gpu")
-    assert made["template"] == {"name": "gpu", "config": SHARED, "workspaceId": 1}
+    assert made["template"] == {
+        "name": "gpu",
+        "config": SHARED,
+        "workspaceId": 1,
+        "workspaceName": "Uncategorized",
+    }
     assert "exists already" in refused(await user.post(f"{API}/gpu", json={"config": {}}), 409)
     changed = ok(await user.patch(f"{API}/gpu", json={"max_restarts": 1}))["template"]
     assert changed["config"] == {"max_restarts": 1}

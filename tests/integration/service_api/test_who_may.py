@@ -37,6 +37,9 @@ from determined_registry.database.tables import (
     pipeline_experiments,
     pipeline_steps,
     pipelines,
+    pool_bindings,
+    pools,
+    projects,
     retraining_runs,
     retrainings,
     role_assignments,
@@ -48,6 +51,8 @@ from determined_registry.database.tables import (
     trial_sources,
     trials,
     users,
+    workspace_pins,
+    workspaces,
 )
 from determined_service.access.dependencies import MayNamed
 from determined_service.access.rules import Action, Grant
@@ -64,23 +69,24 @@ TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, liv
 TABLES += [tasks]
 TABLES += [groups, group_members, role_assignments]
 TABLES += [pipelines, pipeline_steps, pipeline_experiments, templates]
+TABLES += [workspaces, projects, workspace_pins, pool_bindings]
 PASSED_OVER = (401, 403, 404, 500)
 
 
 @dataclass(frozen=True)
 class Mine:
     """The first user's things: a running leg, a checkpoint, an account, a model, whose version 1 (another
-    checkpoint) is the champion, a task of each launched kind, by the plural of its noun, and a group, which
-    has the role Editor in the first workspace."""
+    checkpoint) is the champion, a task of each launched kind, by the plural of its noun, a group, which has
+    the role Editor in the first workspace; and the workspace and the project of the leg's experiment."""
 
     leg: Leg
     checkpoint: str
     user_id: int
     model: str = "none"
     tasks: dict[str, str] = field(default_factory=dict)
+    workspace_id: int = 1
+    project_id: int = 1
     group: int = 0
-    workspace: int = 1
-    project: int = 1
 
     def task_of(self, path: str) -> str:
         """The task that is meant by ``task_id`` in the path: for reports, that of the leg."""
@@ -105,8 +111,10 @@ class Mine:
             "version": 1,
             "alias": "champion",
             "user_id": self.user_id,
+            "workspace_id": self.workspace_id,
+            "project_id": self.project_id,
+            "pool_name": "idle",
             "group_id": self.group,
-            "project_id": self.project,
             "label": "mine",
             "agent_id": "idle",
             "slot_id": 0,
@@ -151,7 +159,7 @@ def of_group(role: str) -> Callable[[Mine], Any]:
     """The assignment of the role to the group, in its workspace."""
 
     def body(mine: Mine) -> Any:
-        scope = {"role": {"name": role}, "scopeWorkspaceId": mine.workspace}
+        scope = {"role": {"name": role}, "scopeWorkspaceId": mine.workspace_id}
         return {"groupRoleAssignments": [{"groupId": mine.group, "roleAssignment": scope}]}
 
     return body
@@ -167,6 +175,9 @@ VERSION = f"{MODEL}/versions/{{version}}"
 ALIAS = f"{MODEL}/aliases/{{alias}}"
 RETRAINING = f"{MODEL}/retraining"
 PIPELINE = f"{API}/pipelines/{{pipeline_id}}"
+WORKSPACE = f"{API}/workspaces/{{workspace_id}}"
+PROJECT = f"{API}/projects/{{project_id}}"
+BINDINGS = f"{API}/resource-pools/{{pool_name}}/workspace-bindings"
 TEMPLATE = f"{API}/templates/{{template_name}}"
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
@@ -255,6 +266,20 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{API}/checkpoints/{{uuid}}/metadata"): just({"checkpoint": {"metadata": {}}}),
     ("PATCH", f"{API}/checkpoints/{{uuid}}/metadata"): just({"metadata": {"note": "other"}}),
     ("PATCH", f"{API}/mlflow/models/{{uuid}}"): just({"tags": {"team": "other"}}),
+    ("PATCH", WORKSPACE): just({"defaultComputePool": "default"}),
+    ("DELETE", WORKSPACE): Asked(),
+    **{("POST", f"{WORKSPACE}/{verb}"): Asked() for verb in ("archive", "unarchive")},
+    ("PATCH", PROJECT): just({"description": "other"}),
+    ("DELETE", PROJECT): Asked(),
+    **{("POST", f"{PROJECT}/{verb}"): Asked() for verb in ("archive", "unarchive")},
+    ("POST", f"{PROJECT}/move"): Asked(lambda mine: {"destinationWorkspaceId": mine.workspace_id}),
+    ("POST", f"{PROJECT}/notes"): just({"name": "a", "contents": "b"}),
+    ("PUT", f"{PROJECT}/notes"): just({"notes": [{"name": "a", "contents": "b"}]}),
+    ("POST", f"{EXPERIMENT}/move"): just({"destinationProjectId": 1}),
+    ("POST", f"{PROJECT}/experiments/move"): Asked(
+        lambda mine: chosen(mine) | {"destinationProjectId": 1}
+    ),
+    **{(verb, BINDINGS): just({"workspaceIds": [1]}) for verb in ("POST", "PUT", "DELETE")},
     ("PUT", TEMPLATE): just({"config": {"max_restarts": 1}}),
     ("PATCH", TEMPLATE): just({"max_restarts": 2}),
     ("DELETE", TEMPLATE): Asked(),
@@ -344,6 +369,10 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/models"),
         ("POST", f"{API}/pipelines"),
         ("POST", TEMPLATE),
+        ("POST", f"{API}/workspaces"),
+        ("POST", f"{WORKSPACE}/projects"),
+        ("POST", f"{WORKSPACE}/pin"),
+        ("POST", f"{WORKSPACE}/unpin"),
         ("POST", f"{API}/commands"),
         ("POST", f"{API}/notebooks"),
         ("POST", f"{API}/shells"),
@@ -381,17 +410,27 @@ async def people(service_app: FastAPI, agent: httpx.AsyncClient) -> AsyncIterato
 
 
 async def mine_in(world: World) -> Mine:
-    leg = await world.leg(labels=["mine"])
     async with world.db.tx() as conn:
         owner = await conn.execute(sa.select(users.c.id).where(users.c.username == "determined"))
+        owner_id = owner.scalar_one()
+        own = {"name": f"mine {uuid.uuid4()}", "owner_id": owner_id}
+        made = sa.insert(workspaces).values(own).returning(workspaces.c.id)
+        workspace_id = await conn.scalar(made)
+        own |= {"workspace_id": workspace_id}
+        project_id = await conn.scalar(sa.insert(projects).values(own).returning(projects.c.id))
+        await conn.execute(insert(pools).values(name="idle").on_conflict_do_nothing())
+    leg = await world.leg(labels=["mine"], project_id=project_id)
+    async with world.db.tx() as conn:
         idle = {"id": "idle", "resource_pool": "default", "session": uuid.uuid4()}
         await conn.execute(insert(agents).values(idle).on_conflict_do_nothing())
         slot = {"agent_id": "idle", "slot_id": 0, "machine": "m"}
         await conn.execute(insert(slots).values(slot).on_conflict_do_nothing())
-    owner_id = owner.scalar_one()
     model = await model_of(world, leg, owner_id)
     own_tasks, group = await tasks_of(world, owner_id), await group_of(world)
-    return Mine(leg, await store(leg, 1), owner_id, model, own_tasks, group)
+    checkpoint = await store(leg, 1)
+    return Mine(
+        leg, checkpoint, owner_id, model, own_tasks, workspace_id or 0, project_id or 0, group
+    )
 
 
 async def group_of(world: World) -> int:
@@ -659,6 +698,8 @@ async def test_missing_objects_stay_404(world: World, people: People) -> None:
         "model_name": "no such model",
         "template_name": "no such template",
         "pipeline_id": 999999,
+        "workspace_id": 999999,
+        "project_id": 999999,
     }
     for address, rule in RULES.items():
         if address in FOR_EVERYBODY or isinstance(rule, MayNamed):

@@ -96,11 +96,9 @@ def test_every_absent_command_is_one_of_determineds() -> None:
 @pytest.mark.parametrize(
     ("typed", "name", "advice"),
     [
-        ("workspace list", "workspace list", "label"),
-        ("w", "workspace", "label"),
-        ("w --help", "workspace", "label"),
+        ("workspace bindings set w", "workspace bindings set", "namespace"),
+        ("w resource-quota set w 3", "workspace resource-quota set", "namespace"),
         ("e set log-retention 3 --forever", "experiment set log-retention", "det e delete"),
-        ("e move 1 w p", "experiment move", "label"),
         ("master config set", "master config set", "cluster-up --config FILE"),
         ("deploy aws up", "deploy aws up", "det deploy local cluster-up"),
         ("deploy local agent-up host", "deploy local agent-up", "cluster-up"),

@@ -33,7 +33,9 @@ from tests.unit.sdk.fake_service import (
     log_line,
     model,
     model_version,
+    project,
     trial,
+    workspace,
 )
 
 # Sets the title, clears the screen, colours by C1, turns the writing direction, overwrites the line.
@@ -115,6 +117,8 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         {"trialId": 4, "since": None, "slotsWanted": 1, "reason": LONG, "forecast": LONG}
     ]
     service.remarks = [LONG]
+    service.workspace = poisoned(workspace()) | {"name": EVIL}
+    service.project = poisoned(project()) | {"name": EVIL}
     service.model = poisoned(model(tags={EVIL: EVIL}, aliases={EVIL: 1}, metadata={EVIL: LONG}))
     service.versions = [
         poisoned(model_version(one, checkpoint=copy.deepcopy(service.checkpoints[0])))
@@ -275,6 +279,30 @@ SHOWING = {
         *(EVIL, "--agent-uid=1", f"--agent-user={EVIL}", "--agent-gid=1", "--agent-group=g")
     ],
     "notebook files": ["--all"],
+    "workspace list": [],
+    "workspace describe": [EVIL],
+    "workspace create": [EVIL],
+    "workspace edit": [EVIL, "--name", EVIL],
+    "workspace archive": [EVIL],
+    "workspace unarchive": [EVIL],
+    "workspace delete": [EVIL, "--yes"],
+    "workspace list-members": [EVIL],
+    "workspace list-pools": [EVIL],
+    "workspace list-projects": [EVIL],
+    "project list": [EVIL],
+    "project list-experiments": [EVIL, EVIL],
+    "project describe": [EVIL, EVIL],
+    "project create": [EVIL, EVIL],
+    "project edit": [EVIL, EVIL, "--new_name", EVIL],
+    "project archive": [EVIL, EVIL],
+    "project unarchive": [EVIL, EVIL],
+    "project move": [EVIL, EVIL, EVIL],
+    "project delete": [EVIL, EVIL, "--yes"],
+    "experiment move": ["1", EVIL, EVIL],
+    "resource-pool bindings add": [EVIL, EVIL],
+    "resource-pool bindings remove": [EVIL, EVIL],
+    "resource-pool bindings replace": [EVIL, EVIL],
+    "resource-pool bindings list-workspaces": [EVIL],
     "user whoami": [],
     "user list": [],
     "version": [],

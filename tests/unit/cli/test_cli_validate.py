@@ -125,11 +125,11 @@ def test_ignored_fields_and_probable_mistakes(
 ) -> None:
     path = tmp_path / "config.yaml"
     text = GOOD.replace("minval: -3, maxval: -1", "minval: 0.001, maxval: 0.1")
-    path.write_text(text + "workspace: Vision Team\n")
+    path.write_text(text + "retention_policy: {log_retention_days: 3}\n")
     result = det("e", "validate", path)
     assert (result.exit_code, result.stdout) == (0, f"{path}: valid\n")
     where, exponents = result.stderr.splitlines()
-    assert where.startswith(f"{path}: warning: workspace is stored but ignored: ")
+    assert where.startswith(f"{path}: warning: retention_policy is stored but ignored: ")
     assert exponents.endswith("for values from 0.001 to 0.1 write minval: -3, maxval: -1")
     (report,) = json.loads(det("e", "validate", path, "--json").stdout)
     assert [len(report[key]) for key in ("problems", "remarks")] == [0, 2]

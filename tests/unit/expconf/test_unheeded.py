@@ -159,28 +159,8 @@ def test_a_mount_below_the_working_directory() -> None:
     assert unmounted(config, "the data are wrong", ON_PROCESSES) is None
 
 
-@pytest.mark.parametrize(
-    ("given", "fields", "words"),
-    [
-        (
-            {"workspace": "Vision Team", "project": "segmentation"},
-            "workspace, project are",
-            "not in Vision Team / segmentation",
-        ),
-        ({"workspace": "Vision Team"}, "workspace is", "not in Vision Team / Uncategorized"),
-        ({"project": "x", "workspace": ""}, "project is", "not in Uncategorized / x"),
-    ],
-)
-def test_there_is_one_workspace(given: dict[str, Any], fields: str, words: str) -> None:
-    (found,) = unheeded(given, Surroundings())
-    assert found == (
-        f"{fields} stored but ignored: this cluster has one workspace and one project, both "
-        f"'Uncategorized', and the experiment is in them, {words}; tell experiments apart by labels and names"
-    )
-
-
-def test_the_workspace_that_there_is_needs_no_remark() -> None:
-    given = {"workspace": "Uncategorized", "project": "Uncategorized"}
+def test_a_workspace_needs_no_remark() -> None:
+    given = {"workspace": "Vision Team", "project": "segmentation"}
     assert unheeded(given, Surroundings()) == []
 
 

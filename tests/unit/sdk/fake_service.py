@@ -130,6 +130,59 @@ def model(id: int = 1, **more: Any) -> dict[str, Any]:
     }
 
 
+def workspace(**more: Any) -> dict[str, Any]:
+    """The JSON of a workspace."""
+    return {
+        "id": 3,
+        "name": "vision",
+        "archived": False,
+        "immutable": False,
+        "pinned": False,
+        "numProjects": 1,
+        "numExperiments": 2,
+        "userId": 2,
+        "username": "determined",
+        "agentUserGroup": None,
+        "checkpointStorageConfig": {"type": "s3", "bucket": "b"},
+        "defaultComputePool": "default",
+        "defaultAuxPool": None,
+        "state": "WORKSPACE_STATE_UNSPECIFIED",
+        "errorMessage": "",
+        **more,
+    }
+
+
+def project(**more: Any) -> dict[str, Any]:
+    """The JSON of a project of :func:`workspace`."""
+    return {
+        "id": 4,
+        "name": "cats",
+        "key": "CAT",
+        "description": "which cat",
+        "notes": [{"name": "plan", "contents": "all"}],
+        "archived": False,
+        "immutable": False,
+        "numExperiments": 2,
+        "numActiveExperiments": 0,
+        "numRuns": 3,
+        "lastExperimentStartedAt": None,
+        "workspaceId": 3,
+        "workspaceName": "vision",
+        "userId": 2,
+        "username": "determined",
+        "state": "WORKSPACE_STATE_UNSPECIFIED",
+        "errorMessage": "",
+        **more,
+    }
+
+
+CONTENTS = {
+    **dict.fromkeys(("projects", "experiments", "running", "checkpoints", "templates"), 1),
+    **dict.fromkeys(("pipelines", "tasks", "runningTasks", "models"), 1),
+    "checkpointBytes": "5",
+}
+
+
 def model_version(number: int = 1, **more: Any) -> dict[str, Any]:
     """The JSON of a version of :func:`model`."""
     return {
@@ -233,6 +286,14 @@ class FakeService:
         self.versions: list[Any] = []
         self.moves: list[Any] = []
         self.pipeline: dict[str, Any] = {}
+        # The workspace and the project that every id means.
+        self.workspace: dict[str, Any] = workspace()
+        self.project: dict[str, Any] = project()
+        self.members: dict[str, Any] = {
+            "usersAssignedDirectly": [{"id": 2, "username": "determined"}],
+            "groups": [],
+            "assignments": [{"role": {"name": "Editor"}, "userRoleAssignments": [{"userId": 2}]}],
+        }
         # The template that every name means.
         self.template: dict[str, Any] = {}
         # The commands; each path of a task's answers the first one.
@@ -336,6 +397,53 @@ class FakeService:
                 "GET",
                 r"/api/v1/models/([^/]+)/alias-history",
                 lambda r, _: self._page(r, "moves", self.moves),
+            ),
+            (
+                "GET",
+                "/api/v1/workspaces",
+                lambda r: self._page(r, "workspaces", [self.workspace]),
+            ),
+            (
+                "GET",
+                r"/api/v1/workspaces/(\d+)/projects",
+                lambda r, _: self._page(r, "projects", [self.project]),
+            ),
+            (
+                "GET",
+                r"/api/v1/workspaces/(\d+)/available-resource-pools",
+                lambda *_: {"resourcePools": [one["name"] for one in self.pools]},
+            ),
+            ("GET", r"/api/v1/roles/workspace/(\d+)", lambda *_: self.members),
+            (
+                "GET",
+                r"/api/v1/(?:workspaces|projects)/(\d+)/contents",
+                lambda *_: {"contents": CONTENTS},
+            ),
+            (
+                "POST",
+                r"/api/v1/workspaces/(\d+)/projects",
+                lambda *_: {"project": self.project},
+            ),
+            ("POST", r"/api/v1/(?:workspaces|projects)/(\d+)/(?:un)?archive", lambda *_: {}),
+            ("POST", r"/api/v1/(?:experiments|projects)/(\d+)/move", lambda *_: {}),
+            ("DELETE", r"/api/v1/workspaces/(\d+)", lambda *_: self._fail(self.workspace)),
+            ("DELETE", r"/api/v1/projects/(\d+)", lambda *_: self._fail(self.project)),
+            ("POST", "/api/v1/workspaces", lambda *_: {"workspace": self.workspace}),
+            (
+                "(?:GET|PATCH)",
+                r"/api/v1/workspaces/(\d+)",
+                lambda *_: {"workspace": self.workspace},
+            ),
+            ("(?:GET|PATCH)", r"/api/v1/projects/(\d+)", lambda *_: {"project": self.project}),
+            (
+                "GET",
+                r"/api/v1/resource-pools/([^/]+)/workspace-bindings",
+                lambda *_: {"workspaceIds": [3]},
+            ),
+            (
+                "(?:POST|PUT|DELETE)",
+                r"/api/v1/resource-pools/([^/]+)/workspace-bindings",
+                lambda *_: {},
             ),
             (
                 "GET",
@@ -479,6 +587,12 @@ class FakeService:
         if changes.get("active") is False:
             answer["stillRunning"] = {"experiments": [3, 5], "tasks": []}
         return answer
+
+    def _fail(self, place: dict[str, Any]) -> dict[str, Any]:
+        """A deletion, which fails."""
+        place["state"] = "WORKSPACE_STATE_DELETE_FAILED"
+        place["errorMessage"] = place["name"]
+        return {"completed": False}
 
     def _page(self, request: httpx.Request, key: str, items: Iterable[Any]) -> Any:
         listed = list(items)

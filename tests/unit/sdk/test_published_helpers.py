@@ -108,7 +108,7 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         ("from determined.common.api import get", "session.get"),
         ("from determined.common import storage", "determined.storage"),
         ("from determined.common.declarative_argparse import Arg", "use argparse"),
-        ("from determined.common.experimental import Workspace", "one workspace"),
+        ("from determined.common.experimental import Oauth2ScimClient", "no SSO"),
         ("from determined.util import write_user_code", "the platform reads"),
     ],
 )

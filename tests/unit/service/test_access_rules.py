@@ -54,6 +54,8 @@ THING: dict[Kind, Id] = {
     Kind.PIPELINE: 5,
     Kind.TEMPLATE: "t",
     Kind.DELETION: 13,
+    Kind.WORKSPACE: 3,
+    Kind.PROJECT: 4,
 }
 """Each belongs to alice; trial, task and allocation are the process' own."""
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from determined.cli.arguments.places import Project, Workspace
 from determined.cli.errors import talk
 from determined.cli.experiment.paths import ExperimentId, reference
 from determined.cli.groups import group
@@ -102,7 +103,21 @@ def _say(experiment_id: int, field: str, value: float | None, remarks: Sequence[
     talk(f"set {field} of experiment {experiment_id} to {words}")
 
 
+def move(
+    ctx: typer.Context,
+    experiment_id: ExperimentId,
+    workspace_name: Workspace,
+    project_name: Project,
+) -> None:
+    """Move an experiment to a project of a workspace."""
+    reference(ctx, experiment_id).move_to_project(workspace_name, project_name)
+    talk(
+        f"experiment {experiment_id} is in project {project_name!r} of workspace {workspace_name!r}"
+    )
+
+
 def register(app: typer.Typer) -> None:
     """Adds the groups."""
+    app.command("move")(move)
     app.add_typer(labels, name="label")
     app.add_typer(settings, name="set")

@@ -16,6 +16,7 @@ from determined.cli.arguments.options import (
     bound,
     chosen,
 )
+from determined.cli.arguments.places import ProjectName, WithinWorkspace, project_id
 from determined.cli.experiment.paths import ExperimentId, reference
 from determined.cli.output import format as f
 from determined.cli.output import render
@@ -95,18 +96,22 @@ def list_experiments(
     show_project: Annotated[
         bool, typer.Option("--show_project", help="also show workspace and project")
     ] = False,
+    workspace_name: WithinWorkspace = None,
+    project_name: ProjectName = None,
     limit: Limit = 200,
     offset: Offset = 0,
     pages: PagesOption = Pages.ALL,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """List your experiments."""
+    """List your experiments: of all projects, or of one."""
     shared = state(ctx)
+    within = project_id(shared, workspace_name, project_name)
     found = shared.experiments.iter_experiments(
         labels=labels,
         users=None if all_ else [shared.username],
         archived=None if all_ else False,
+        project_id=within,
         offset=offset,
         max_results=bound(pages, limit),
         page_size=limit,

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from determined.cli.arguments.options import Includes, Overrides, TestMode
+from determined.cli.arguments.places import IntoWorkspace, ProjectName
+from determined.cli.arguments.places import project_id as place_of
 from determined.cli.errors import CliError
 from determined.cli.following.first_trial import follow_first_trial
 from determined.cli.launched.publishing import Published, with_ports
@@ -36,6 +38,8 @@ def create(
     project_id: Annotated[
         int | None, typer.Option("--project_id", help="ID of the experiment's project")
     ] = None,
+    workspace_name: IntoWorkspace = None,
+    project_name: ProjectName = None,
     paused: Annotated[bool, typer.Option("--paused", help="submit the experiment paused")] = False,
     follow: Annotated[
         bool, typer.Option("-f", "--follow-first-trial", help="follow the first trial's logs")
@@ -67,6 +71,10 @@ def create(
     from determined.experimental import _submission
 
     shared = state(ctx)
+    if project_id is not None and (workspace_name or project_name):
+        raise typer.BadParameter("give --project_id, or --workspace-name and --project-name")
+    if project_id is None:
+        project_id = place_of(shared, workspace_name, project_name)
     with Published(publish or (), shared) as ports:
         planned = _submission.plan(
             config_file,

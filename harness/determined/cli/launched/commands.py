@@ -16,7 +16,6 @@ from determined.cli.output import log_lines, render
 from determined.cli.output.render import Column, Record
 from determined.cli.printing import echo
 from determined.cli.state import state
-from determined.common.wire import workspace
 from determined.common.wire.kinds import TaskKind
 
 TaskId = Annotated[str, typer.Argument(help="its ID, or the beginning of its ID", metavar="ID")]
@@ -60,6 +59,7 @@ COLUMNS = (
     Column("State", f.field("state", f.state)),
     Column("Exit Status", "exitStatus", spare=2),
     Column("Resource Pool", "resourcePool", spare=7),
+    Column("Workspace", "workspaceName", spare=9),
     Column("Slots", "slots", spare=8),
     Column("Agent", _place, spare=4),
     Column("Started", f.field("startTime", f.time), spare=6),
@@ -85,11 +85,12 @@ def add_commands(app: typer.Typer, noun: TaskKind, *, more: tuple[Column, ...] =
         fmt = chosen(json, csv)
         shared = state(ctx)
         users = None if all else [shared.username]
-        found = [task.document for task in shared.tasks.list_tasks(noun, users)]
-        if workspace_name not in (None, workspace.NAME):
-            found = []
-        for item in found:
-            item["workspaceName"] = workspace.NAME
+        within = None
+        if workspace_name is not None:
+            within = shared.workspaces.get_workspace(workspace_name).id
+        found = [
+            task.document for task in shared.tasks.list_tasks(noun, users, workspace_id=within)
+        ]
         found.sort(
             key=lambda item: str(item.get(sort_by.value) or ""), reverse=order_by is Order.DESC
         )

@@ -12,7 +12,6 @@ from determined.cli.arguments.options import Includes, Overrides
 from determined.cli.errors import CliError, talk
 from determined.cli.launched.publishing import with_ports
 from determined.cli.state import State
-from determined.common.wire.workspace import NAME as ONLY
 
 if TYPE_CHECKING:
     from determined.common.wire.kinds import TaskKind
@@ -31,8 +30,8 @@ __all__ = [
     "Volumes",
     "Workspace",
     "configuration",
-    "refuse_absent",
     "send",
+    "workspace_id",
 ]
 
 ConfigFile = Annotated[
@@ -74,13 +73,9 @@ Detach = Annotated[
 ]
 
 
-def refuse_absent(workspace: str | None) -> None:
-    """Says what to do instead of workspaces, which are not here yet."""
-    if workspace not in (None, ONLY):
-        raise CliError(
-            f"--workspace-name {workspace}: this cluster has one workspace, {ONLY}; tell tasks apart "
-            "by --config description=WORDS"
-        )
+def workspace_id(shared: State, name: str | None) -> dict[str, int]:
+    """The field of the request for the workspace; empty if none is named. Raises NotFoundException."""
+    return {} if name is None else {"workspaceId": shared.workspaces.get_workspace(name).id}
 
 
 def refuse_unattended(publish: list[str] | None, detach: bool) -> None:
@@ -148,9 +143,13 @@ def send(
     context: Path | None,
     includes: Iterable[Path] | None,
     template: str | None = None,
+    *,
+    workspace: str | None = None,
     **fields: Any,
 ) -> Task:
-    """Launches the task, with further ``fields`` of its kind; prints the service's warnings."""
+    """Launches the task in the workspace of that name, with further ``fields`` of its kind; prints the
+    service's warnings."""
+    fields |= workspace_id(shared, workspace)
     if template is not None:
         fields["templateName"] = template
     task = shared.tasks.launch_task(noun, config, context, includes or (), **fields)

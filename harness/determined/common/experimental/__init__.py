@@ -14,6 +14,8 @@ from determined.experimental.client import (
     ModelSortBy,
     ModelVersion,
     OrderBy,
+    Project,
+    ResourcePool,
     TrainingMetrics,
     Trial,
     TrialMetrics,
@@ -21,6 +23,7 @@ from determined.experimental.client import (
     TrialReference,
     TrialSortBy,
     ValidationMetrics,
+    Workspace,
 )
 
 __all__ = [
@@ -33,6 +36,8 @@ __all__ = [
     "ModelSortBy",
     "ModelVersion",
     "OrderBy",
+    "Project",
+    "ResourcePool",
     "TrainingMetrics",
     "Trial",
     "TrialMetrics",
@@ -40,10 +45,7 @@ __all__ = [
     "TrialReference",
     "TrialSortBy",
     "ValidationMetrics",
+    "Workspace",
 ]
-_MODULES = "this service has one workspace"
 
-__getattr__ = absent(
-    __name__,
-    {**_later.CLASSES, **dict.fromkeys(("project", "workspace"), _MODULES)},
-)
+__getattr__ = absent(__name__, _later.CLASSES)

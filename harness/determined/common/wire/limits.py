@@ -152,6 +152,16 @@ TEMPLATE_NAME_CHARS = 250
 TEMPLATES = 1_000
 """Templates of one user."""
 
+# Workspaces and projects.
+WORKSPACE_NAME_CHARS = 80
+"""Of projects, too."""
+WORKSPACES = 1_000
+"""Workspaces of one user."""
+PROJECTS = 10_000
+"""Projects of one workspace."""
+PROJECT_NOTES = 100
+"""Notes of one project; together they may have as many characters as an experiment's."""
+
 # Models.
 MODEL_NAME_CHARS = 250
 ALIAS_CHARS = 250

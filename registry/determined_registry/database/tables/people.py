@@ -7,6 +7,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from determined_registry.database.tables.base import TS, json, metadata, now
 
+FIRST = 1
+UNCATEGORIZED = "Uncategorized"
+"""The number and the name of the first workspace, and of its first project."""
+
 # The first, "Uncategorized", is made by the migration and stays; so does its first project.
 workspaces = sa.Table(
     "workspaces",

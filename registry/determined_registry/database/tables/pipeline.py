@@ -21,6 +21,8 @@ pipelines = sa.Table(
         server_default="1",
         index=True,
     ),
+    # Where experiments go whose configurations name no project; NULL: into Uncategorized.
+    sa.Column("project_id", sa.ForeignKey("projects.id", ondelete="SET NULL"), index=True),
     # The task whose process submitted it.
     sa.Column("submitted_by", sa.Text),
     # determined.common.pipeline.Plan as JSON text, with the secrets of its configurations: shown to nobody.

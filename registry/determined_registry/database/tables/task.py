@@ -158,7 +158,8 @@ erased_usage = sa.Table(
     sa.Column("allocation_id", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("user_id", sa.ForeignKey("users.id"), nullable=False),
-    sa.Column("experiment_id", sa.Integer, nullable=False),
+    # NULL: of a task that was no trial's.
+    sa.Column("experiment_id", sa.Integer),
     sa.Column("labels", JSONB, nullable=False),
     sa.Column("resource_pool", sa.Text, nullable=False),
     sa.Column("slots", sa.Integer, nullable=False),

@@ -146,11 +146,13 @@ _ORDERS = sa.text(
     SELECT a.id, a.task_id, a.run_id, a.resource_pool, a.token, a.agent_id, a.nodes,
            coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
            {MACHINE} AS machine, k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
-           u.admin AS is_administrator, u.agent_user_group AS account, g.slot_type,
+           u.admin AS is_administrator, coalesce(w.agent_user_group, u.agent_user_group) AS account,
+           g.slot_type,
            {WORKER_TYPE} AS worker_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
     JOIN users u ON u.id = k.owner_id
+    LEFT JOIN workspaces w ON w.id = k.workspace_id
     LEFT JOIN allocation_resources r
         ON r.allocation_id = a.id AND r.agent_id = :agent_id AND a.nodes > 1
     LEFT JOIN agents g ON g.id = coalesce(r.agent_id, a.agent_id)

@@ -85,13 +85,15 @@ _SPECS = sa.text(
                AS steps_completed,
            c.resources, c.checksums, c.storage,
            e.config, e.model_def_hash, u.username, u.admin AS is_administrator,
-           u.agent_user_group AS account,
+           coalesce(w.agent_user_group, u.agent_user_group) AS account,
            g.slot_type, {WORKER_TYPE} AS worker_type
     FROM allocations a
     JOIN tasks k ON k.id = a.task_id
     JOIN users u ON u.id = k.owner_id
     JOIN trials t ON t.task_id = k.id
     JOIN experiments e ON e.id = t.experiment_id
+    JOIN projects p ON p.id = e.project_id
+    JOIN workspaces w ON w.id = p.workspace_id
     LEFT JOIN allocation_resources r
         ON r.allocation_id = a.id AND r.agent_id = :agent_id AND a.nodes > 1
     LEFT JOIN agents g ON g.id = coalesce(r.agent_id, a.agent_id)

@@ -1,0 +1,107 @@
+"""Workspaces and projects on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from determined.cli.errors import CliError, talk
+from determined.cli.output import format as f
+from determined.cli.state import State, state
+from determined.common.printable import counted
+
+if TYPE_CHECKING:
+    from determined.experimental import _workspace
+
+Workspace = Annotated[str, typer.Argument(help="name of the workspace", metavar="WORKSPACE_NAME")]
+Project = Annotated[str, typer.Argument(help="name of the project", metavar="PROJECT_NAME")]
+WithinWorkspace = Annotated[
+    str | None,
+    typer.Option("-w", "--workspace-name", help="only of this workspace", metavar="NAME"),
+]
+IntoWorkspace = Annotated[
+    str | None,
+    typer.Option("-w", "--workspace-name", help="workspace, with --project-name", metavar="NAME"),
+]
+ProjectName = Annotated[
+    str | None, typer.Option("--project-name", help="project of that workspace", metavar="NAME")
+]
+
+
+class PlaceSort(StrEnum):
+    """What lists of workspaces and projects are sorted by."""
+
+    ID = "id"
+    NAME = "name"
+
+
+class Order(StrEnum):
+    """The direction of a list."""
+
+    ASC = "asc"
+    DESC = "desc"
+
+
+def listing(sort_by: PlaceSort, order_by: Order) -> dict[str, str]:
+    """The same for the REST API."""
+    return {
+        "sortBy": f"SORT_BY_{sort_by.value.upper()}",
+        "orderBy": f"ORDER_BY_{order_by.value.upper()}",
+    }
+
+
+def project(ctx: typer.Context, workspace_name: str, project_name: str) -> _workspace.Project:
+    """Raises NotFoundException with the nearest name."""
+    return state(ctx).workspaces.get_workspace(workspace_name).get_project(project_name)
+
+
+def project_id(shared: State, workspace_name: str | None, project_name: str | None) -> int | None:
+    """The project that both options name; None: neither is given. Raises CliError for one of them."""
+    if workspace_name is None and project_name is None:
+        return None
+    if workspace_name is None or project_name is None:
+        raise CliError(
+            "give --workspace-name and --project-name together: a project's name is known in its workspace"
+        )
+    return shared.workspaces.get_workspace(workspace_name).get_project(project_name).id
+
+
+def say_contents(name: str, found: Mapping[str, Any]) -> None:
+    """Says what goes with a workspace or project, and what stands in the way."""
+    size = f.size(found["checkpointBytes"])
+    parts = [counted(found["experiments"], "experiment")]
+    parts.append(f"{counted(found['checkpoints'], 'checkpoint')} ({size})")
+    if "models" in found:
+        parts = [
+            counted(found["projects"], "project"),
+            *parts,
+            *(counted(found[key], key.removesuffix("s")) for key in ("pipelines", "templates")),
+            f"{counted(found['tasks'], 'task')} that ended",
+        ]
+    talk(f"With {name} go: {', '.join(parts)}.")
+    running = found["running"] + found.get("runningTasks", 0)
+    if running:
+        talk(f"warning: {running} of its experiments and tasks have not ended: it is refused then")
+    if found.get("models"):
+        talk(
+            f"warning: {counted(found['models'], 'model')} in it: det model move NAME -w WORKSPACE"
+        )
+
+
+def wait_until_deleted(one: _workspace.Workspace | _workspace.Project, noun: str) -> None:
+    """Prints that it is deleted. Raises CliError with the reason if that failed."""
+    from determined.common.api import errors
+
+    try:
+        if one.wait_until_deleted():
+            talk(f"deleted {noun} {one.name!r}")
+            return
+    except errors.DeleteFailedException as error:
+        raise CliError(error.message) from error
+    talk(
+        f"{noun} {one.name!r} is not deleted yet; check that an agent is running to delete its files "
+        "(det a list)"
+    )

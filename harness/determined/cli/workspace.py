@@ -1,0 +1,318 @@
+"""``det workspace`` (``det w``)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from determined.cli.arguments.confirmation import Yes, confirm
+from determined.cli.arguments.options import Csv, Json, Limit, Offset, chosen
+from determined.cli.arguments.places import (
+    Order,
+    PlaceSort,
+    Workspace,
+    listing,
+    say_contents,
+    wait_until_deleted,
+)
+from determined.cli.errors import CliError, talk
+from determined.cli.groups import group
+from determined.cli.output import render
+from determined.cli.output.render import Column, Format, Record, Section
+from determined.cli.printing import echo
+from determined.cli.project import PROJECTS
+from determined.cli.state import state
+
+app = group(
+    "Workspaces: projects, models, templates and tasks of one group of people.", default="list"
+)
+
+WORKSPACES = (
+    Column("ID", "id"),
+    Column("Name", "name"),
+    Column("Owner", "username", spare=5),
+    Column("Projects", "numProjects", spare=4),
+    Column("Experiments", "numExperiments", spare=3),
+    Column("Archived", "archived", spare=6),
+    Column("Pinned", "pinned", spare=8),
+)
+
+
+def _account(record: Record) -> str:
+    found = record.get("agentUserGroup") or {}
+    if not found:
+        return ""
+    return "{agentUser} ({agentUid}), group {agentGroup} ({agentGid})".format(**found)
+
+
+def _storage(record: Record) -> str:
+    found = record.get("checkpointStorageConfig")
+    return ", ".join(f"{key}={value}" for key, value in found.items()) if found else ""
+
+
+DETAILS = (
+    *WORKSPACES,
+    Column("Account on Agents", _account),
+    Column("Checkpoint Storage", _storage),
+    Column("Default Compute Pool", "defaultComputePool"),
+    Column("Default Aux Pool", "defaultAuxPool"),
+    Column("State", lambda r: str(r["state"]).removeprefix("WORKSPACE_STATE_")),
+    Column("Reason", "errorMessage"),
+)
+POOLS = (Column("Name", "name"),)
+MEMBERS = (
+    Column("Name", "name"),
+    Column("Kind", "kind"),
+    Column("Role", "role"),
+)
+
+StorageText = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint-storage-config",
+        metavar="JSON",
+        help="where its experiments store checkpoints, as in checkpoint_storage; {} takes it away",
+    ),
+]
+StorageFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint-storage-config-file", metavar="FILE", help="the same from a YAML or JSON file"
+    ),
+]
+ComputePool = Annotated[
+    str | None,
+    typer.Option(
+        "--default-compute-pool", metavar="POOL", help="of what asks for slots; '' takes it away"
+    ),
+]
+AuxPool = Annotated[
+    str | None,
+    typer.Option(
+        "--default-aux-pool", metavar="POOL", help="of what asks for none; '' takes it away"
+    ),
+]
+Uid = Annotated[int | None, typer.Option("--agent-uid", min=0, help="number of the account")]
+User = Annotated[
+    str | None,
+    typer.Option("--agent-user", help="account on agents of what runs in it; for administrators"),
+]
+Gid = Annotated[int | None, typer.Option("--agent-gid", min=0, help="number of its group")]
+Group = Annotated[str | None, typer.Option("--agent-group", help="name of its group")]
+
+
+def _given(
+    storage: str | None,
+    storage_file: Path | None,
+    compute_pool: str | None,
+    aux_pool: str | None,
+    account: dict[str, Any],
+) -> dict[str, Any]:
+    """The fields of the REST API."""
+    if storage is not None and storage_file is not None:
+        raise typer.BadParameter(
+            "give --checkpoint-storage-config or --checkpoint-storage-config-file, not both"
+        )
+    found: dict[str, Any] = {}
+    if storage is not None or storage_file is not None:
+        from determined import expconf
+
+        text = storage if storage_file is None else storage_file.read_text()
+        data = expconf.load_yaml(text or "{}").data
+        if not isinstance(data, dict):
+            raise CliError(
+                "the checkpoint storage is no mapping: write it as in checkpoint_storage, such as "
+                '{"type": "s3", "bucket": "NAME"}'
+            )
+        found["checkpointStorageConfig"] = data.get("checkpoint_storage", data)
+    if compute_pool is not None:
+        found["defaultComputePool"] = compute_pool
+    if aux_pool is not None:
+        found["defaultAuxPool"] = aux_pool
+    if any(value is not None for value in account.values()):
+        missing = [name for name, value in account.items() if value is None]
+        if missing:
+            options = ", ".join(f"--agent-{name.removeprefix('agent').lower()}" for name in missing)
+            raise typer.BadParameter(f"the account on agents needs {options}, too")
+        found["agentUserGroup"] = account
+    return found
+
+
+def _show(one: Any, json: bool) -> None:
+    if json:
+        render.print_json(one.document)
+        return
+    section = Section("", DETAILS, [one.document])
+    render.show_sections([section], Format.TABLE, document=one.document)
+
+
+@app.command("list|ls")
+def list_workspaces(
+    ctx: typer.Context,
+    sort_by: Annotated[PlaceSort, typer.Option("--sort-by")] = PlaceSort.ID,
+    order_by: Annotated[Order, typer.Option("--order-by")] = Order.ASC,
+    limit: Limit = 200,
+    offset: Offset = 0,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """List the workspaces."""
+    found = state(ctx).workspaces.iter_workspaces(
+        listing(sort_by, order_by), offset=offset, page_size=limit
+    )
+    render.show(WORKSPACES, found, chosen(json, csv), what="workspaces")
+
+
+@app.command("list-projects")
+def list_projects(
+    ctx: typer.Context,
+    workspace_name: Workspace,
+    sort_by: Annotated[PlaceSort, typer.Option("--sort-by")] = PlaceSort.ID,
+    order_by: Annotated[Order, typer.Option("--order-by")] = Order.ASC,
+    limit: Limit = 200,
+    offset: Offset = 0,
+    json: Json = False,
+    csv: Csv = False,
+) -> None:
+    """List the projects of a workspace."""
+    one = state(ctx).workspaces.get_workspace(workspace_name)
+    found = one.iter_projects(listing(sort_by, order_by), offset=offset, page_size=limit)
+    render.show(PROJECTS, found, chosen(json, csv), what="projects")
+
+
+@app.command("list-pools")
+def list_pools(
+    ctx: typer.Context, workspace_name: Workspace, json: Json = False, csv: Csv = False
+) -> None:
+    """List the resource pools that a workspace may use."""
+    pools = state(ctx).workspaces.get_workspace(workspace_name).list_pools()
+    found = [{"name": one.name} for one in pools]
+    render.show(POOLS, found, chosen(json, csv), what="resource pools")
+
+
+@app.command("list-members")
+def list_members(
+    ctx: typer.Context,
+    workspace_name: Workspace,
+    json: Json = False,
+    yaml: Annotated[bool, typer.Option("--yaml", help="print YAML")] = False,
+    csv: Csv = False,
+) -> None:
+    """List the users and groups that have a role in a workspace."""
+    found = state(ctx).workspaces.get_workspace(workspace_name).list_members()
+    if yaml:
+        import yaml as writer
+
+        echo(writer.safe_dump(found, sort_keys=False), end="")
+        return
+    render.show(MEMBERS, found, chosen(json, csv), what="members")
+
+
+@app.command("describe")
+def describe(ctx: typer.Context, workspace_name: Workspace, json: Json = False) -> None:
+    """Show a workspace, and its projects."""
+    one = state(ctx).workspaces.get_workspace(workspace_name)
+    if json:
+        render.print_json(one.document)
+        return
+    projects = [project.document for project in one.list_projects()]
+    sections = [Section("", DETAILS, [one.document]), Section("Projects", PROJECTS, projects)]
+    render.show_sections(sections, Format.TABLE, document=one.document)
+
+
+@app.command("create")
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="unique, whatever its case")],
+    agent_uid: Uid = None,
+    agent_user: User = None,
+    agent_gid: Gid = None,
+    agent_group: Group = None,
+    checkpoint_storage_config: StorageText = None,
+    checkpoint_storage_config_file: StorageFile = None,
+    default_compute_pool: ComputePool = None,
+    default_aux_pool: AuxPool = None,
+    json: Json = False,
+) -> None:
+    """Create a workspace."""
+    account = {
+        "agentUid": agent_uid,
+        "agentUser": agent_user,
+        "agentGid": agent_gid,
+        "agentGroup": agent_group,
+    }
+    given = _given(
+        checkpoint_storage_config,
+        checkpoint_storage_config_file,
+        default_compute_pool,
+        default_aux_pool,
+        account,
+    )
+    _show(state(ctx).workspaces.create_workspace(name, **given), json)
+
+
+@app.command("edit")
+def edit(
+    ctx: typer.Context,
+    workspace_name: Workspace,
+    name: Annotated[str | None, typer.Option("--name", help="the new name")] = None,
+    agent_uid: Uid = None,
+    agent_user: User = None,
+    agent_gid: Gid = None,
+    agent_group: Group = None,
+    checkpoint_storage_config: StorageText = None,
+    checkpoint_storage_config_file: StorageFile = None,
+    default_compute_pool: ComputePool = None,
+    default_aux_pool: AuxPool = None,
+    json: Json = False,
+) -> None:
+    """Change a workspace. What is not given stays as it is."""
+    account = {
+        "agentUid": agent_uid,
+        "agentUser": agent_user,
+        "agentGid": agent_gid,
+        "agentGroup": agent_group,
+    }
+    given = _given(
+        checkpoint_storage_config,
+        checkpoint_storage_config_file,
+        default_compute_pool,
+        default_aux_pool,
+        account,
+    )
+    if name is not None:
+        given["name"] = name
+    if not given:
+        raise typer.BadParameter("say what to change: det workspace edit --help shows the options")
+    one = state(ctx).workspaces.get_workspace(workspace_name)
+    one.edit(**given)
+    _show(one, json)
+
+
+@app.command("archive")
+def archive(ctx: typer.Context, workspace_name: Workspace) -> None:
+    """Archive a workspace: nothing can be made in it or its projects."""
+    state(ctx).workspaces.get_workspace(workspace_name).archive()
+    talk(f"archived workspace {workspace_name!r}")
+
+
+@app.command("unarchive")
+def unarchive(ctx: typer.Context, workspace_name: Workspace) -> None:
+    """Open an archived workspace again."""
+    state(ctx).workspaces.get_workspace(workspace_name).unarchive()
+    talk(f"unarchived workspace {workspace_name!r}")
+
+
+@app.command("delete")
+def delete(ctx: typer.Context, workspace_name: Workspace, yes: Yes = False) -> None:
+    """Permanently delete a workspace with its projects and experiments, pipelines and templates.
+
+    What goes is shown first. Nothing may run in it, and models have to leave it before.
+    """
+    one = state(ctx).workspaces.get_workspace(workspace_name)
+    say_contents(f"workspace {one.name!r}", one.contents())
+    confirm(f"Delete workspace {one.name!r} with all this? This cannot be undone.", yes)
+    one.delete()
+    wait_until_deleted(one, "workspace")

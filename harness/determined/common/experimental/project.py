@@ -1,0 +1,7 @@
+"""Where early releases had this class."""
+
+from __future__ import annotations
+
+from determined.experimental._workspace import Project
+
+__all__ = ["Project"]
