@@ -70,7 +70,7 @@ from determined.common.wire.serving import NEW_EXPERIMENT, Served
 from determined_service.access.permissions import Permission
 from determined_service.access.principal import AGENT, USER, AllocationRef, Principal
 from determined_service.access.roles import least
-from determined_service.access.targets import Kind, Target
+from determined_service.access.targets import NOBODY, Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
 
 
@@ -290,7 +290,7 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
         raise Forbidden(f"only an administrator may {verb} {target}")
     elif grant == Grant.ITSELF and subject.allocation is not None:
         raise Forbidden("a training process may not change its owner")
-    elif target.owner is None:
+    elif target.owner is None or target.owner.id == NOBODY:
         reason = " without naming one" if target.id is None else ": it belongs to no user"
         raise Forbidden(f"only an administrator may {verb} {target}{reason}")
     elif target.owner.id != subject.user_id:

@@ -10,8 +10,13 @@ import sqlalchemy as sa
 from pydantic import BaseModel, Field
 
 from determined.common.wire import limits
+<<<<<<< HEAD
 from determined_registry.database import tables
 from determined_service.access import user_settings
+=======
+from determined_registry.database.tables import user_settings
+from determined_service.access import accounts
+>>>>>>> roles
 from determined_service.access.dependencies import UserReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -56,6 +61,7 @@ async def read_settings(user: UserReader, db: Db) -> dict[str, Any]:
 @router.post("")
 async def store_settings(given: Given, user: Changer, db: Db) -> dict[str, Any]:
     """Stores settings of the sender's, each in place of the one with its key and path."""
+<<<<<<< HEAD
     rows = {
         (one.storagePath, one.key): {
             "storage_path": one.storagePath,
@@ -66,6 +72,11 @@ async def store_settings(given: Given, user: Changer, db: Db) -> dict[str, Any]:
     }
     async with db.tx() as conn:
         await user_settings.store(conn, user.user_id, list(rows.values()))
+=======
+    async with db.tx() as conn:
+        wanted = {(one.storagePath, one.key): one.value for one in given.settings}
+        await accounts.store_settings(conn, user.user_id, wanted)
+>>>>>>> roles
     return {}
 
 
@@ -73,5 +84,9 @@ async def store_settings(given: Given, user: Changer, db: Db) -> dict[str, Any]:
 async def reset_settings(user: Changer, db: Db) -> dict[str, Any]:
     """Deletes the sender's settings."""
     async with db.tx() as conn:
+<<<<<<< HEAD
         await user_settings.reset(conn, user.user_id)
+=======
+        await accounts.reset_settings(conn, user.user_id)
+>>>>>>> roles
     return {}
