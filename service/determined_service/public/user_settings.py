@@ -10,13 +10,8 @@ import sqlalchemy as sa
 from pydantic import BaseModel, Field
 
 from determined.common.wire import limits
-<<<<<<< HEAD
-from determined_registry.database import tables
-from determined_service.access import user_settings
-=======
 from determined_registry.database.tables import user_settings
 from determined_service.access import accounts
->>>>>>> roles
 from determined_service.access.dependencies import UserReader, may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -27,7 +22,7 @@ from determined_service.web.state import Db
 
 router = Router("Users", "/api/v1/users/setting")
 
-_s = tables.user_settings.c
+_s = user_settings.c
 Changer = Annotated[Principal, may(Action.CHANGE, Kind.SETTING)]
 
 
@@ -61,22 +56,9 @@ async def read_settings(user: UserReader, db: Db) -> dict[str, Any]:
 @router.post("")
 async def store_settings(given: Given, user: Changer, db: Db) -> dict[str, Any]:
     """Stores settings of the sender's, each in place of the one with its key and path."""
-<<<<<<< HEAD
-    rows = {
-        (one.storagePath, one.key): {
-            "storage_path": one.storagePath,
-            "key": one.key,
-            "value": one.value,
-        }
-        for one in given.settings
-    }
-    async with db.tx() as conn:
-        await user_settings.store(conn, user.user_id, list(rows.values()))
-=======
     async with db.tx() as conn:
         wanted = {(one.storagePath, one.key): one.value for one in given.settings}
         await accounts.store_settings(conn, user.user_id, wanted)
->>>>>>> roles
     return {}
 
 
@@ -84,9 +66,5 @@ async def store_settings(given: Given, user: Changer, db: Db) -> dict[str, Any]:
 async def reset_settings(user: Changer, db: Db) -> dict[str, Any]:
     """Deletes the sender's settings."""
     async with db.tx() as conn:
-<<<<<<< HEAD
-        await user_settings.reset(conn, user.user_id)
-=======
         await accounts.reset_settings(conn, user.user_id)
->>>>>>> roles
     return {}
