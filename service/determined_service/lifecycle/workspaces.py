@@ -368,11 +368,7 @@ async def move_experiment(change: Change, experiment_id: int, to: Place) -> None
     await change.conn.execute(
         sa.update(experiments).where(e.id == experiment_id).values(project_id=to.project_id)
     )
-    entity, named = (
-        prefect_states.experiment_entity(experiment_id),
-        run_name(row.name, experiment_id),
-    )
-    change.tell_prefect(entity, prefect_states.NAME_RUN, name=named, place=to.tags)
+    prefect_states.name_run(change, experiment_id, run_name(row.name, experiment_id), to.tags)
     change.notify(topics.experiment(experiment_id))
 
 

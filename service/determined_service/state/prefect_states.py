@@ -61,7 +61,16 @@ def create_task_run(
 ) -> None:
     """Has the run made of a task that waits for slots of the resource pool ``pool``; ``place``: its tags."""
     entity = task_entity(task_id)
-    change.tell_prefect(entity, CREATE_TASK_RUN, flow=flow, name=name, pool=pool, place=list(place))
+    change.tell_prefect(entity, CREATE_TASK_RUN, flow=flow, name=name, pool=pool, **_placed(place))
+
+
+def name_run(change: Change, experiment_id: int, name: str, place: Sequence[str]) -> None:
+    """Has the experiment's run named; ``place``: its tags, in place of those that it has."""
+    change.tell_prefect(experiment_entity(experiment_id), NAME_RUN, name=name, **_placed(place))
+
+
+def _placed(place: Sequence[str]) -> dict[str, list[str]]:
+    return {"place": list(place)} if place else {}
 
 
 def assigned(change: Change, task_id: str, places: Sequence[nodes.AgentSlots]) -> None:

@@ -265,7 +265,7 @@ async def store(
         await keeping.taken(conn, keeping.EXPERIMENT, experiment_id, run_id, keeping.QUIET_S)
         entity = prefect_states.experiment_entity(experiment_id)
         named = run_name(config["name"], experiment_id)
-        change.tell_prefect(entity, prefect_states.NAME_RUN, name=named, place=place.tags)
+        prefect_states.name_run(change, experiment_id, named, place.tags)
         prefect_states.show_page(change, entity)
     elif submission.activate:
         await keeping.want(change, keeping.EXPERIMENT, experiment_id)
