@@ -242,6 +242,7 @@ OPEN = frozenset(
         "role_assignments",
         "slots",
         "user_sessions",
+        "user_settings",
         "users",
         # Read beside what they belong to, and by nothing else.
         "kept_runs",
