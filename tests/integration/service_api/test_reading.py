@@ -411,7 +411,6 @@ async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> No
         ("DELETE", "/oauth2/clients/x", "OAuth is not supported"),
         ("POST", "/api/v1/tokens", "access tokens are not supported"),
         ("POST", "/api/v1/webhooks", "its automations"),
-        ("POST", "/api/v1/groups/search", "users and administrators"),
     ],
 )
 async def test_absent_features_name_an_alternative(
