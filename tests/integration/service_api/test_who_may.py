@@ -437,19 +437,19 @@ async def mine_in(world: World) -> Mine:
         slot = {"agent_id": "idle", "slot_id": 0, "machine": "m"}
         await conn.execute(insert(slots).values(slot).on_conflict_do_nothing())
     model = await model_of(world, leg, owner_id)
-    own_tasks, group = await tasks_of(world, owner_id), await group_of(world)
+    own_tasks, group = await tasks_of(world, owner_id), await group_of(world, workspace_id or 0)
     checkpoint = await store(leg, 1)
     return Mine(
         leg, checkpoint, owner_id, model, own_tasks, group, workspace_id or 0, project_id or 0
     )
 
 
-async def group_of(world: World) -> int:
-    """A group without members, which has the role Editor in the first workspace."""
+async def group_of(world: World, workspace_id: int) -> int:
+    """A group without members, which has the role Editor in that workspace."""
     async with world.db.tx() as conn:
         made = sa.insert(groups).values(name=uuid.uuid4().hex).returning(groups.c.id)
         group = int((await conn.execute(made)).scalar_one())
-        role = {"role": "Editor", "group_id": group, "workspace_id": 1}
+        role = {"role": "Editor", "group_id": group, "workspace_id": workspace_id}
         await conn.execute(sa.insert(role_assignments).values(role))
     return group
 
