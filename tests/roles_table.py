@@ -22,7 +22,8 @@ ALL, OWN, NONE = "yes", "own", "no"
 
 _OTHERS = {Permission.DELETE_MODEL_REGISTRY: Permission.DELETE_OTHER_USER_MODEL_REGISTRY}
 _BY_OWNERS = (Grant.OWNER_ALONE, Grant.SENDER)
-"""What a role allows the owner alone."""
+_PLACES = (Kind.WORKSPACE, Kind.PROJECT)
+"""What a role allows the owner alone, but for places."""
 
 
 def cell(role: Role, action: Action, kind: Kind) -> str:
@@ -30,11 +31,12 @@ def cell(role: Role, action: Action, kind: Kind) -> str:
     if role.name == CLUSTER_ADMIN:
         return ALL
     needed = PERMITS[action, kind]
-    if not role.permits(needed, in_one=True):
+    in_one = not role.cluster_wide
+    if not role.permits(needed, in_one):
         return NONE
-    if RULES[action, kind] in _BY_OWNERS:
+    if RULES[action, kind] in _BY_OWNERS and kind not in _PLACES:
         return OWN
-    return ALL if role.permits(_OTHERS.get(needed, needed), in_one=True) else OWN
+    return ALL if role.permits(_OTHERS.get(needed, needed), in_one) else OWN
 
 
 def actions() -> Iterator[str]:

@@ -119,15 +119,16 @@ def create(
             "--password", help="default: asked for, so that no list of processes shows it"
         ),
     ] = None,
+    remote: Annotated[bool, typer.Option("--remote", help="never logs in by a password")] = False,
 ) -> None:
-    """Create a user. For administrators.
+    """Create a user. For administrators. A remote one never logs in by a password, and has none.
 
     Without a terminal and without --password, the password is the first line of standard input.
     """
     shared = state(ctx)
     users = shared.users  # Logs in before the new password is asked for.
-    given = _new_password(username) if password is None else password
-    users.create_user(username, admin, given)
+    given = password if password is not None or remote else _new_password(username)
+    users.create_user(username, admin, given, remote)
     talk(f"created {username}" + (", an administrator" if admin else ""))
 
 
@@ -154,6 +155,10 @@ def edit(
     active: Annotated[
         Truth | None, typer.Option("--active", case_sensitive=False, help="may log in, or not")
     ] = None,
+    remote: Annotated[
+        Truth | None,
+        typer.Option("--remote", case_sensitive=False, help="never logs in by a password, or does"),
+    ] = None,
 ) -> None:
     """Change a user: for administrators, but for one's own display name."""
     given = {
@@ -161,10 +166,11 @@ def edit(
         "username": username,
         "admin": None if admin is None else admin is Truth.TRUE,
         "active": None if active is None else active is Truth.TRUE,
+        "remote": None if remote is None else remote is Truth.TRUE,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
-        raise typer.BadParameter("give --display-name, --username, --admin or --active")
+        raise typer.BadParameter("give --display-name, --username, --admin, --active or --remote")
     _change(ctx, target_user, changes)
 
 

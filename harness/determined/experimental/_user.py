@@ -57,6 +57,7 @@ class User:
         display_name: str | None = None,
         admin: bool | None = None,
         active: bool | None = None,
+        remote: bool | None = None,
     ) -> dict[str, list[Any]]:
         """Changes what is given: administrators only, but for one's own display name.
 
@@ -67,6 +68,7 @@ class User:
             "displayName": display_name,
             "admin": admin,
             "active": active,
+            "remote": remote,
         }
         changes = {name: value for name, value in given.items() if value is not None}
         return dict(self._patch(**changes).get("stillRunning") or {})

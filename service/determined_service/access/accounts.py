@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import user_sessions, users
+from determined.common.wire import limits
+from determined_registry.database.tables import user_sessions, user_settings, users
 from determined_service.access.throttle import LoginThrottle
 from determined_service.access.tokens import token_hash
 from determined_service.base import passwords, topics
-from determined_service.base.db import Database
+from determined_service.base.db import Database, hold_name
 from determined_service.base.errors import BadRequest, Conflict, Forbidden, NotFound
 from determined_service.base.hub import notify
 from determined_service.base.settings import Settings
@@ -97,7 +99,8 @@ async def create_account(conn: AsyncConnection, username: str, values: Mapping[s
 async def change_account(
     conn: AsyncConnection, user_id: int, values: Mapping[str, Any], token: str | None = None
 ) -> None:
-    """Sets columns of the user; with a new password, ends all of the user's sessions but that of ``token``.
+    """Sets columns of the user; with a new password, and for one that becomes remote, ends all of the user's
+    sessions but that of ``token``.
 
     Raises NotFound; Conflict when the new name is taken.
     """
@@ -113,7 +116,7 @@ async def change_account(
         .where(users.c.id == user_id)
         .values({**values, "modified_at": sa.func.now()})
     )
-    if "password_hash" in values:
+    if "password_hash" in values or values.get("remote"):
         others = user_sessions.c.user_id == user_id
         if token is not None:
             others &= user_sessions.c.token_hash != token_hash(token)
@@ -125,3 +128,38 @@ async def _require_free(conn: AsyncConnection, username: str) -> None:
     found = await conn.execute(sa.select(users.c.id).where(users.c.username == username))
     if found.first() is not None:
         raise Conflict(f"there is a user {username!r} already: choose another name")
+
+
+async def store_settings(
+    conn: AsyncConnection, user_id: int, given: Mapping[tuple[str, str], str]
+) -> None:
+    """Stores settings of the user, by their paths and keys; others stay as they are.
+
+    Raises BadRequest when there would be too many.
+    """
+    if not given:
+        return
+    rows = [
+        {"user_id": user_id, "storage_path": path, "key": key, "value": value}
+        for (path, key), value in given.items()
+    ]
+    s = user_settings.c
+    statement = insert(user_settings).values(rows)
+    await hold_name(conn, f"settings/{user_id}")
+    await conn.execute(
+        statement.on_conflict_do_update(
+            index_elements=[s.user_id, s.storage_path, s.key],
+            set_={"value": statement.excluded.value},
+        )
+    )
+    own = sa.select(sa.func.count()).where(s.user_id == user_id)
+    if int(await conn.scalar(own) or 0) > limits.USER_SETTINGS:
+        raise BadRequest(
+            f"a user has at most {limits.USER_SETTINGS} settings: nothing was stored; "
+            "POST /api/v1/users/setting/reset deletes them all"
+        )
+
+
+async def reset_settings(conn: AsyncConnection, user_id: int) -> None:
+    """Deletes the user's settings."""
+    await conn.execute(sa.delete(user_settings).where(user_settings.c.user_id == user_id))

@@ -57,6 +57,12 @@ async def log_in(
             f"user is not active: {given.username} was deactivated, and an administrator can activate it "
             f"again"
         )
+    if row.remote:
+        raise Forbidden(
+            f"user {given.username} is remote, and this cluster knows no other login than by a password: an "
+            f"administrator gives it an access token, or makes it local again (det user edit "
+            f"{given.username} --remote false)"
+        )
     if passwords.is_blank(sent) and settings.is_reachable and not is_from_here(request):
         raise Forbidden(
             f"user {given.username} has a blank password, with which only the service's own machine logs in, "

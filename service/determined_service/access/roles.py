@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from determined_registry.database.tables import group_members, role_assignments, users
+from determined_registry.database.tables import cluster, group_members, role_assignments, users
 from determined_service.access.permissions import CLUSTER_WIDE, Permission, Rights
 
 P = Permission
@@ -128,6 +128,12 @@ def assigned_to(user_id: sa.ColumnElement[int]) -> sa.ScalarSelect[Any]:
         .correlate(users)
         .scalar_subquery()
     )
+
+
+HAS_ROLES = sa.select(
+    sa.func.coalesce(cluster.c.config["security"]["authz"]["type"].astext == "rbac", sa.false())
+).scalar_subquery()
+"""A column: whether roles hold in the cluster, for work that is not done for a request."""
 
 
 def roles_column(has_roles: bool) -> sa.Label[Any]:

@@ -28,6 +28,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | administer | user | administrators (name, rights and state of an account) |
 | delete | experiment, checkpoint, model, pipeline, template | as to change them |
 | delete | session | every caller with its token |
+| change | setting | every user who is logged in, its own |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | enter | task | the owner, administrators, logged in; no training process |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
@@ -66,7 +67,7 @@ from determined.common.wire.serving import NEW_EXPERIMENT, Served
 from determined_service.access.permissions import Permission
 from determined_service.access.principal import AGENT, AllocationRef, Principal
 from determined_service.access.roles import least
-from determined_service.access.targets import Kind, Target
+from determined_service.access.targets import NOBODY, Kind, Target
 from determined_service.base.errors import Forbidden, Unauthenticated
 
 
@@ -143,6 +144,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.DELETE, Kind.EXPERIMENT): Grant.OWNER,
     (Action.DELETE, Kind.CHECKPOINT): Grant.OWNER,
     (Action.DELETE, Kind.SESSION): Grant.LOGGED_IN,
+    (Action.CHANGE, Kind.SETTING): Grant.LOGGED_IN,
     (Action.REPORT, Kind.TRIAL): Grant.SENDER,
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,
@@ -257,7 +259,7 @@ def authorise(subject: Principal, action: Action, target: Target, verb: str = ""
         raise Forbidden(f"only an administrator may {verb} {target}")
     elif grant == Grant.ITSELF and subject.allocation is not None:
         raise Forbidden("a training process may not change its owner")
-    elif target.owner is None:
+    elif target.owner is None or target.owner.id == NOBODY:
         reason = " without naming one" if target.id is None else ": it belongs to no user"
         raise Forbidden(f"only an administrator may {verb} {target}{reason}")
     elif target.owner.id != subject.user_id:

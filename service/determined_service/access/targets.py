@@ -48,6 +48,7 @@ class Kind(StrEnum):
     PROJECT = "project"
     GROUP = "group"
     ROLE = "role"
+    SETTING = "setting"
 
 
 Id = int | str | UUID
@@ -59,6 +60,10 @@ class Place:
 
     id: int
     name: str
+
+
+NOBODY = 0
+"""In place of a user's id: of what lies in a workspace and belongs to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +203,11 @@ async def find_owners(
 
 
 def owner_of(row: sa.Row[Any]) -> Owner | None:
-    """The owner that the row of such a statement names; None: it belongs to nobody."""
-    if row.owner_id is None:
-        return None
-    tasks = tuple(task for task in (row.submitter, row.task_id) if task is not None)
+    """The owner that the row of such a statement names; None: it belongs to nobody, and lies nowhere."""
     place = None if row.workspace_id is None else Place(row.workspace_id, row.workspace)
+    if row.owner_id is None:
+        return None if place is None else Owner(NOBODY, "", place=place)
+    tasks = tuple(task for task in (row.submitter, row.task_id) if task is not None)
     return Owner(row.owner_id, row.username, tasks, place)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.pipeline import Result
 from determined_registry import models as registry
 from determined_service.access.principal import ALLOCATION, USER, AllocationRef, Principal
+from determined_service.access.roles import standing
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target, find_owners, missing
 from determined_service.base.errors import BadRequest
@@ -74,7 +75,7 @@ async def register(
 
     Raises BadRequest, NotFound, Forbidden, Conflict.
     """
-    owner = _subject(pipeline)
+    owner = subject(pipeline)
     name = todo["model"]
     await check(conn, owner, todo)
     try:
@@ -105,11 +106,12 @@ async def register(
     return int(made.version)
 
 
-def _subject(pipeline: sa.Row[Any]) -> Principal:
-    """In whose name a pipeline promotes: its owner's; one that a task's process submitted may no more than
-    that task."""
-    task = pipeline.submitted_by
+def subject(pipeline: sa.Row[Any]) -> Principal:
+    """In whose name a pipeline acts: its owner's, with the rights of now; one that a task's process submitted
+    may no more than that task."""
+    task, owner_id, username = pipeline.submitted_by, pipeline.owner_id, pipeline.username
+    admin, rights = standing(pipeline.admin, pipeline.roles, pipeline.has_roles)
     if task is None:
-        return Principal(USER, pipeline.owner_id, pipeline.username, pipeline.admin)
+        return Principal(USER, owner_id, username, admin, rights=rights)
     own = AllocationRef(f"of pipeline {pipeline.id}", task, None, None, 0)
-    return Principal(ALLOCATION, pipeline.owner_id, pipeline.username, False, own)
+    return Principal(ALLOCATION, owner_id, username, False, own, rights=rights)

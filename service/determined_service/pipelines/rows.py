@@ -17,7 +17,9 @@ from determined_registry.database.tables import (
     pipeline_steps,
     pipelines,
     users,
+    workspaces,
 )
+from determined_service.access.roles import HAS_ROLES, assigned_to
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.pipelines.machine import ENDED, RUNNING, WAITING, Standing, Try
@@ -55,10 +57,20 @@ async def lock(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
 
 
 async def find(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
-    """The pipeline's row, with its owner's name, activity and rights. Raises NotFound."""
+    """The pipeline's row, with its owner's name, activity and rights (``admin``, ``roles``, ``has_roles``:
+    see :func:`~determined_service.access.roles.standing`) and its workspace's name. Raises NotFound."""
     found = await conn.execute(
-        sa.select(pipelines, users.c.username, users.c.active, users.c.admin)
+        sa.select(
+            pipelines,
+            users.c.username,
+            users.c.active,
+            users.c.admin,
+            assigned_to(users.c.id).label("roles"),
+            HAS_ROLES.label("has_roles"),
+            workspaces.c.name.label("workspace"),
+        )
         .join(users, users.c.id == p.owner_id)
+        .join(workspaces, workspaces.c.id == p.workspace_id)
         .where(p.id == pipeline_id)
     )
     row = found.first()

@@ -27,11 +27,13 @@ from determined.common.pipeline.kinds import APPROVAL, COMMAND, EVALUATE, EXPERI
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments, tasks
 from determined_registry.database.tables.people import FIRST
+from determined_service.access import targets
 from determined_service.access.principal import Principal
-from determined_service.access.targets import Kind
+from determined_service.access.rules import Action, authorise
+from determined_service.access.targets import Kind, Target
 from determined_service.base import topics
 from determined_service.base.db import Database
-from determined_service.base.errors import ApiError, Conflict
+from determined_service.base.errors import ApiError, Conflict, Forbidden
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.places import Named, Place
@@ -349,15 +351,23 @@ async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
 
 
 async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
-    """The pipeline's row. Raises Conflict when its owner is deactivated."""
+    """The pipeline's row. Raises Conflict when its owner is deactivated, or could not submit it any more."""
     row = await rows.lock(conn, pipeline_id)
+    what, todo = "this pipeline runs", "submit it"
+    if row.retraining_run_id is not None:
+        what, todo = "this model is trained again", "create the retraining"
     if not row.active:
-        what, todo = "this pipeline runs", "submit it"
-        if row.retraining_run_id is not None:
-            what, todo = "this model is trained again", "create the retraining"
         raise Conflict(
             f"user {row.username}, in whose name {what}, is deactivated: let another user {todo}"
         )
+    target = Target(Kind.EXPERIMENT, into=targets.Place(row.workspace_id, row.workspace))
+    try:
+        authorise(promoting.subject(row), Action.SUBMIT, target, "submit")
+    except Forbidden as refusal:
+        raise Conflict(
+            f"the roles of user {row.username}, in whose name {what}, do not suffice any more: "
+            f"{refusal.message}; or let another user {todo}"
+        ) from None
     return row
 
 

@@ -68,6 +68,7 @@ from determined_service.public import (
     trial_actions,
     trials,
     unmanaged,
+    user_settings,
     users,
     workspaces,
 )
@@ -116,6 +117,7 @@ def routers() -> list[Router]:
         login,
         groups,
         roles,
+        user_settings,
         users,
         master,
         agents,

@@ -4,6 +4,7 @@
 # ruff: noqa: N803, N815
 from __future__ import annotations
 
+import secrets
 from typing import Annotated, Any, Self
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from determined_service.access.accounts import (
     hash_password,
     require_proof,
 )
-from determined_service.access.dependencies import UserReader, may
+from determined_service.access.dependencies import Admission, UserReader, may, may_named
 from determined_service.access.display_names import require_own_name
 from determined_service.access.principal import USER, Principal
 from determined_service.access.rules import Action, authorise
@@ -27,7 +28,7 @@ from determined_service.access.targets import Kind, Target
 from determined_service.access.tokens import bearer_token
 from determined_service.base import passwords
 from determined_service.base.addresses import client_address
-from determined_service.base.bounds import Id, Name, Password
+from determined_service.base.bounds import Id, ManyIds, Name, Password
 from determined_service.base.checks import check_text
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.lifecycle import owners
@@ -173,7 +174,15 @@ def _columns(given: _Given) -> dict[str, Any]:
     return found
 
 
+class Activation(BaseModel):
+    """Users to activate or deactivate: those of ``userIds``."""
+
+    userIds: ManyIds
+    activate: bool
+
+
 Creator = Annotated[Principal, may(Action.CREATE, Kind.USER)]
+Activator = Annotated[Admission, may_named(Action.ADMINISTER, Kind.USER, "activate or deactivate")]
 Changer = Annotated[Principal, may(Action.CHANGE, Kind.USER)]
 
 
@@ -182,7 +191,11 @@ async def create_user(
     given: NewUser, user: Creator, db: Db, settings: SettingsOf
 ) -> dict[str, Any]:
     """Creates a user. Only administrators may do this. Where other machines reach the service, a password is
-    needed."""
+    needed. A `remote` user has none: it never logs in by a password."""
+    if given.user.remote:
+        if given.password:
+            raise BadRequest("password: a remote user has none; leave it out, or leave remote out")
+        given = given.model_copy(update={"password": secrets.token_urlsafe(32), "isHashed": True})
     if not given.user.username:
         raise BadRequest("username is missing: a user needs a name")
     values = _columns(given.user) | {
@@ -236,6 +249,25 @@ class Changes:
 
 
 Change = Annotated[Changes, Depends()]
+
+
+@router.patch("")
+async def activate_users(given: Activation, admission: Activator, db: Db) -> dict[str, Any]:
+    """Activates or deactivates many users; of each that it cannot, `error` says why. Only administrators may
+    do this."""
+    await admission.admit()
+    results = []
+    for user_id in dict.fromkeys(given.userIds):
+        error = ""
+        try:
+            async with changing(db) as change:
+                await change_account(change.conn, user_id, {"active": given.activate})
+                if not given.activate:
+                    await owners.leave(change, user_id)
+        except NotFound as refusal:
+            error = refusal.message
+        results.append({"id": user_id, "error": error})
+    return {"results": results}
 
 
 @router.patch("/{user_id}")

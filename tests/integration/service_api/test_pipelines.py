@@ -37,6 +37,7 @@ from determined_service.prefect.keeper import MAX_INTERRUPTIONS
 from determined_service.prefect.pages.writing import RunPages
 from determined_service.state.change import changing
 from tests.integration.conftest import AGENT_TOKEN, client_of
+from tests.integration.roles import give, put_mode, take
 from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.integration.service_api.world import World
 
@@ -587,6 +588,28 @@ async def test_a_pipeline_promotes_only_with_its_owners_rights(
             400,
             True,
         )
+
+
+async def test_a_pipeline_begins_nothing_when_its_owner_has_lost_the_role(
+    pipes: Pipelines, service_app: FastAPI
+) -> None:
+    await give(service_app, "determined", "Editor", 1)
+    await put_mode(service_app)
+    promoted = {"name": "p", "promote": promotion("a"), "needs": ["b"]}
+    one = await pipes.submit(step("a"), step("b", needs=["a"]), promoted)
+    await pipes.advance(one)
+    await pipes.complete((await pipes.experiments(one, "a"))[0], 0.75)
+    assert await pipes.advance(one) == {"a": "COMPLETED", "b": "RUNNING", "p": "WAITING"}
+    await pipes.complete((await pipes.experiments(one, "b"))[0], 0.75)
+    await take(service_app, "determined")
+    await give(service_app, "determined", "Viewer", 1)
+    assert (await pipes.advance(one))["p"] == "FAILED"
+    assert (await pipes.get(one))["steps"][2]["reason"] == (
+        "the roles of user determined, in whose name this pipeline runs, do not suffice any more: user "
+        "determined may not submit experiments: that needs the role Editor in workspace 'Uncategorized'; who "
+        "may assign it runs `det rbac assign-role Editor -u determined -w Uncategorized`; or let another "
+        "user submit it"
+    )
 
 
 async def test_a_pipeline_runs_again_by_hand_and_on_its_schedule(pipes: Pipelines) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import httpx
 import pytest
 
+from determined.common.wire import limits
 from tests.waiting import until_async
 
 
@@ -134,3 +136,90 @@ async def test_missing_objects_are_not_found(user: httpx.AsyncClient, path: str)
     assert answer.status_code == 404
     assert "not found" in answer.json()["message"]
     assert "not found" in answer.json()["error"]["error"]
+
+
+SETTINGS = "/api/v1/users/setting"
+
+
+async def test_settings_are_ones_own(user: httpx.AsyncClient, agent: httpx.AsyncClient) -> None:
+    def one(key: str, value: str, path: str = "table") -> dict[str, str]:
+        return {"key": key, "storagePath": path, "value": value}
+
+    for given in (
+        [one("columns", "3"), one("sort", "id")],
+        [one("sort", "name"), one("sort", "x", "")],
+    ):
+        answer = await user.post(SETTINGS, json={"settings": given})
+        assert answer.status_code == 200, answer.text
+    kept = [one("sort", "x", ""), one("columns", "3"), one("sort", "name")]
+    assert (await user.get(SETTINGS)).json()["settings"] == kept
+    made = {"user": {"username": "ada"}, "password": "correct horse"}
+    await agent.post("/api/v1/users", json=made)
+    login = {"username": "ada", "password": "correct horse"}
+    token = (await user.post("/api/v1/auth/login", json=login)).json()["token"]
+    ada = {"Authorization": f"Bearer {token}"}
+    assert (await user.get(SETTINGS, headers=ada)).json()["settings"] == []
+    assert (await user.post(f"{SETTINGS}/reset", headers=ada)).status_code == 200
+    assert (await user.get(SETTINGS)).json()["settings"] == kept
+    assert (await user.post(f"{SETTINGS}/reset")).status_code == 200
+    assert (await user.get(SETTINGS)).json()["settings"] == []
+
+
+async def test_settings_are_bounded(user: httpx.AsyncClient) -> None:
+    async def store(start: int, count: int) -> httpx.Response:
+        given = [{"key": str(n), "value": "x"} for n in range(start, start + count)]
+        return await user.post(SETTINGS, json={"settings": given})
+
+    assert (await store(0, limits.USER_SETTINGS + 1)).status_code == 400
+    answers = await asyncio.gather(*(store(n * 300, 300) for n in range(4)))
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 400]
+    assert len((await user.get(SETTINGS)).json()["settings"]) == 900
+    for bad in ({"key": ""}, {"key": "a\0"}, {"key": "a", "value": "x" * (limits.TEXT_CHARS + 1)}):
+        assert (await user.post(SETTINGS, json={"settings": [bad]})).status_code == 400
+
+
+async def test_a_remote_user_has_no_password(
+    user: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    login = {"username": "ada", "password": ""}
+    refused = {"user": {"username": "ada", "remote": True}, "password": "correct horse"}
+    assert (await agent.post("/api/v1/users", json=refused)).status_code == 400
+    made = await agent.post("/api/v1/users", json={"user": {"username": "ada", "remote": True}})
+    assert made.json()["user"]["remote"] is True
+    assert (await user.post("/api/v1/auth/login", json=login)).status_code == 401
+    path = f"/api/v1/users/{made.json()['user']['id']}"
+    await agent.patch(path, json={"remote": False, "password": "correct horse"})
+    login["password"] = "correct horse"
+    entered = await user.post("/api/v1/auth/login", json=login)
+    bearer = {"Authorization": f"Bearer {entered.json()['token']}"}
+    assert (await user.get("/api/v1/me", headers=bearer)).status_code == 200
+    # Its sessions end, and its password counts no more.
+    await agent.patch(path, json={"remote": True})
+
+    async def is_out() -> bool:
+        return (await user.get("/api/v1/me", headers=bearer)).status_code == 401
+
+    await until_async("the session has ended", is_out)
+    answer = await user.post("/api/v1/auth/login", json=login)
+    assert answer.status_code == 403
+    assert "det user edit ada --remote false" in answer.json()["message"]
+
+
+async def test_many_users_are_deactivated_at_once(
+    user: httpx.AsyncClient, agent: httpx.AsyncClient
+) -> None:
+    ids = []
+    for name in ("ada", "bob"):
+        made = await agent.post("/api/v1/users", json={"user": {"username": name}})
+        ids.append(made.json()["user"]["id"])
+    body = {"userIds": [*ids, 999_999], "activate": False}
+    assert (await user.patch("/api/v1/users", json=body)).status_code == 403
+    for active in (False, True):
+        answer = await agent.patch("/api/v1/users", json=body | {"activate": active})
+        assert answer.json()["results"] == [
+            *({"id": one, "error": ""} for one in ids),
+            {"id": 999_999, "error": "not found: user 999999 does not exist"},
+        ]
+        for one in ids:
+            shown = (await user.get(f"/api/v1/users/{one}")).json()["user"]
+            assert shown["active"] is active

@@ -77,7 +77,7 @@ PASSED_OVER = (401, 403, 404, 500)
 class Mine:
     """The first user's things: a running leg, a checkpoint, an account, a model, whose version 1 (another
     checkpoint) is the champion, a task of each launched kind, by the plural of its noun, a group, which has
-    the role Editor in the first workspace; and the workspace and the project of the leg's experiment."""
+    the role Editor in the workspace; and the workspace and the project of the leg's experiment."""
 
     leg: Leg
     checkpoint: str
@@ -156,9 +156,13 @@ def named_checkpoint(mine: Mine) -> Any:
 
 
 def of_group(role: str) -> Callable[[Mine], Any]:
-    """The assignment of the role to the group, in the first workspace."""
-    scope = {"role": {"name": role}, "scopeWorkspaceId": 1}
-    return lambda mine: {"groupRoleAssignments": [{"groupId": mine.group, "roleAssignment": scope}]}
+    """The assignment of the role to the group, in its workspace."""
+
+    def body(mine: Mine) -> Any:
+        scope = {"role": {"name": role}, "scopeWorkspaceId": mine.workspace_id}
+        return {"groupRoleAssignments": [{"groupId": mine.group, "roleAssignment": scope}]}
+
+    return body
 
 
 API = "/api/v1"
@@ -346,6 +350,7 @@ REQUESTS: dict[Address, Asked] = {
     ),
     ("POST", f"{API}/roles/add-assignments"): Asked(of_group("Viewer")),
     ("POST", f"{API}/roles/remove-assignments"): Asked(of_group("Editor")),
+    ("PATCH", f"{API}/users"): Asked(lambda mine: {"activate": True, "userIds": [mine.user_id]}),
     ("POST", f"{API}/users"): Asked(lambda mine: {"user": {"username": f"u{uuid.uuid4().hex}"}}),
 }
 RULES = {
@@ -376,6 +381,8 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/mlflow/experiments"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
+        ("POST", f"{API}/users/setting"),
+        ("POST", f"{API}/users/setting/reset"),
     } == FOR_EVERYBODY
 
 
@@ -419,19 +426,19 @@ async def mine_in(world: World) -> Mine:
         slot = {"agent_id": "idle", "slot_id": 0, "machine": "m"}
         await conn.execute(insert(slots).values(slot).on_conflict_do_nothing())
     model = await model_of(world, leg, owner_id)
-    own_tasks, group = await tasks_of(world, owner_id), await group_of(world)
+    own_tasks, group = await tasks_of(world, owner_id), await group_of(world, workspace_id or 0)
     checkpoint = await store(leg, 1)
     return Mine(
         leg, checkpoint, owner_id, model, own_tasks, workspace_id or 0, project_id or 0, group
     )
 
 
-async def group_of(world: World) -> int:
-    """A group without members, which has the role Editor in the first workspace."""
+async def group_of(world: World, workspace_id: int) -> int:
+    """A group without members, which has the role Editor in that workspace."""
     async with world.db.tx() as conn:
         made = sa.insert(groups).values(name=uuid.uuid4().hex).returning(groups.c.id)
         group = int((await conn.execute(made)).scalar_one())
-        role = {"role": "Editor", "group_id": group, "workspace_id": 1}
+        role = {"role": "Editor", "group_id": group, "workspace_id": workspace_id}
         await conn.execute(sa.insert(role_assignments).values(role))
     return group
 

@@ -142,8 +142,10 @@ CHECKPOINT_FILES = 100_000
 METADATA_BYTES = MIB
 """The metadata of a checkpoint or a trial, and a trial's hyperparameters, as JSON."""
 
-# Groups of users.
+# Users and groups of them.
 GROUP_NAME_CHARS = 250
+USER_SETTINGS = 1_000
+"""Settings that programs keep for one user."""
 
 # Templates.
 TEMPLATE_NAME_CHARS = 250

@@ -40,6 +40,7 @@ from determined_registry.database.tables.people import (
     pool_bindings,
     projects,
     role_assignments,
+    user_settings,
     workspace_pins,
     workspaces,
 )
@@ -143,6 +144,7 @@ __all__ = [
     "trial_sources",
     "trials",
     "user_sessions",
+    "user_settings",
     "users",
     "workspace_pins",
     "workspaces",

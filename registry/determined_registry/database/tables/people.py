@@ -135,3 +135,13 @@ role_assignments = sa.Table(
         unique=True,
     ),
 )
+
+# What programs keep for a user, such as the choices of a page.
+user_settings = sa.Table(
+    "user_settings",
+    metadata,
+    sa.Column("user_id", sa.ForeignKey("users.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("storage_path", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
