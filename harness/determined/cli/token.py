@@ -84,7 +84,7 @@ def list_tokens(
 @app.command("describe")
 def describe(
     ctx: typer.Context,
-    token_id: Annotated[list[int], typer.Argument(metavar="TOKEN_ID...", min=1)],
+    token_id: Annotated[list[int], typer.Argument(metavar="TOKEN_ID", min=1)],
     json: Json = False,
     yaml: Yaml = False,
 ) -> None:

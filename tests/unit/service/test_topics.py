@@ -58,6 +58,7 @@ def test_the_topics() -> None:
         "pipelines",
         "kept runs",
         "cluster",
+        "roles",
         "service log",
     }
     assert named == set(NAMED)
