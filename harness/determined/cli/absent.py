@@ -64,7 +64,6 @@ TREE: Tree = {
 
 _LISTED = "det a list --json, or --csv, shows the agents as they are then"
 _CONTAINERS = "the parts of a cluster are processes here, of the installed version; leave it out"
-_PASSWORDS = "every user logs in with a name and a password here; leave it out"
 _AT_ONCE = "cluster-up waits until the cluster answers, and says what is wrong; leave it out"
 
 #: Of commands that are here (and groups): the option, and what to do.
@@ -73,7 +72,6 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "experiment create": dict.fromkeys(
         ("-g", "--git"), "write the commit into the labels: --config labels=[COMMIT]"
     ),
-    **{key: {"--remote": _PASSWORDS} for key in ("user create", "user edit")},
     "workspace create": dict.fromkeys(
         (
             *("--cluster-name", "-n", "--namespace", "--auto-create-namespace"),

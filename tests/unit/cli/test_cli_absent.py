@@ -168,7 +168,6 @@ def test_absent_options_exist_only_in_determined(
         ("exp create c.yaml . -g", "-g", "experiment create"),
         ("shell start --passphrase", "--passphrase", "shell start"),
         ("a disable a1 --json", "--json", "agent disable"),
-        ("u create ann --remote", "--remote", "user create"),
         ("deploy local cluster-up --no-autorestart", "--no-autorestart", "deploy local cluster-up"),
         (
             "deploy local cluster-up --det-version=0.38.1",

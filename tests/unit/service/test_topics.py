@@ -59,6 +59,7 @@ def test_the_topics() -> None:
         "kept runs",
         "cluster",
         "service log",
+        "roles",
     }
     assert named == set(NAMED)
     things = {
