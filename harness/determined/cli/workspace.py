@@ -72,13 +72,18 @@ StorageText = Annotated[
     typer.Option(
         "--checkpoint-storage-config",
         metavar="JSON",
-        help="where its experiments store checkpoints, as in checkpoint_storage; {} takes it away",
+        help="where its experiments store checkpoints, as in checkpoint_storage; {} takes it away; from a "
+        "file: --checkpoint-storage-config-file",
     ),
 ]
 StorageFile = Annotated[
     Path | None,
     typer.Option(
-        "--checkpoint-storage-config-file", metavar="FILE", help="the same from a YAML or JSON file"
+        "--checkpoint-storage-config-file",
+        metavar="FILE",
+        help="the same from a YAML or JSON file",
+        # Its name is wider than a help page's column; the option before names it.
+        hidden=True,
     ),
 ]
 ComputePool = Annotated[
@@ -93,13 +98,19 @@ AuxPool = Annotated[
         "--default-aux-pool", metavar="POOL", help="of what asks for none; '' takes it away"
     ),
 ]
-Uid = Annotated[int | None, typer.Option("--agent-uid", min=0, help="number of the account")]
+Uid = Annotated[int | None, typer.Option("--agent-uid", metavar="N", help="number of the account")]
 User = Annotated[
     str | None,
-    typer.Option("--agent-user", help="account on agents of what runs in it; for administrators"),
+    typer.Option(
+        "--agent-user",
+        metavar="NAME",
+        help="account on agents of what runs in it; for administrators",
+    ),
 ]
-Gid = Annotated[int | None, typer.Option("--agent-gid", min=0, help="number of its group")]
-Group = Annotated[str | None, typer.Option("--agent-group", help="name of its group")]
+Gid = Annotated[int | None, typer.Option("--agent-gid", metavar="N", help="number of its group")]
+Group = Annotated[
+    str | None, typer.Option("--agent-group", metavar="NAME", help="name of its group")
+]
 
 
 def _given(

@@ -206,7 +206,7 @@ def test_the_sdk(own: Determined, trained: Trained, database_url: str, tmp_path:
         model.set_labels([])
     assert own.get_model(model_id).archived
     model.unarchive()
-    with pytest.raises(NotFoundException, match="there is one"):
+    with pytest.raises(NotFoundException, match="there is no workspace 'other'"):
         model.move_to_workspace("other")
     own.create_model("a")
     assert [one.name for one in own.list_models()] == ["a", "hand written"]

@@ -60,6 +60,7 @@ def test_the_topics() -> None:
         "cluster",
         "roles",
         "service log",
+        "roles",
     }
     assert named == set(NAMED)
     things = {
