@@ -79,7 +79,7 @@ async def list_groups(given: GroupSearch, user: GroupReader, db: Db) -> dict[str
         sa.select(_g.id, _g.name, count)
         .outerjoin(group_members, _m.group_id == _g.id)
         .where(readable_groups(user))
-        .group_by(_g.id)
+        .group_by(_g.id, _g.name)
         .order_by(sa.func.lower(_g.name))
     )
     if given.name:

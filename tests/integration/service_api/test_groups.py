@@ -258,7 +258,9 @@ async def test_what_one_sees_of_others_roles(
     assert (await user.get(f"{GROUPS}/{secret}")).status_code == 404
     assert (await user.get(f"/api/v1/roles/search/by-group/{secret}")).status_code == 404
     assert (await user.get(f"/api/v1/roles/workspace/{hidden}")).status_code == 404
-    groups = (await user.post(f"{GROUPS}/search", json={})).json()["groups"]
+    answer = await user.post(f"{GROUPS}/search", json={})
+    assert answer.status_code == 200, answer.text
+    groups = answer.json()["groups"]
     assert [one["group"]["name"] for one in groups] == ["Team"]
     members = (await user.get(f"/api/v1/roles/workspace/{vision}")).json()
     assert [one["username"] for one in members["usersAssignedDirectly"]] == ["ann"]

@@ -60,7 +60,6 @@ def test_the_topics() -> None:
         "cluster",
         "roles",
         "service log",
-        "roles",
     }
     assert named == set(NAMED)
     things = {
