@@ -48,11 +48,11 @@ ASKED = {
     for address, rule in RULES.items()
     if address not in FOR_EVERYBODY
     and address not in OF_ONE_KIND
-    and rule.kind != Kind.USER
+    and rule.kind not in (Kind.USER, Kind.ACCESS_TOKEN)
     # Two places decide about a move.
     and not address[1].endswith("/move")
 }
-"""Users change themselves, whatever their roles: test_who_may.py."""
+"""Users change themselves and their access tokens, whatever their roles: test_who_may.py."""
 
 
 MAKING = {("PUT", "/api/v1/templates/{template_name}")}
