@@ -336,6 +336,32 @@ async def test_later_changes_hold_to_them(
     assert shown["priority"] == 50
 
 
+async def test_a_job_moves_to_no_pool_where_it_may_not_be(
+    user: httpx.AsyncClient, admin: httpx.AsyncClient, service_app: FastAPI, world: World
+) -> None:
+    by_priority = {
+        **BY_PRIORITY,
+        "resource_pools": [{"pool_name": name} for name in ("default", "gpu", "pods")],
+    }
+    await put_mode(service_app, ClusterConfig.model_validate(by_priority))
+    async with world.db.tx() as conn:
+        pods = "UPDATE pools SET worker_type = 'determined-kubernetes' WHERE name = 'pods'"
+        await conn.execute(sa.text(pods))
+    job = ok(await ask(user, "resources: {priority: 60}\n"))["experiment"]["jobId"]
+
+    async def move(pool: str) -> httpx.Response:
+        body = {"updates": [{"jobId": job, "resourcePool": pool}]}
+        return await user.post("/api/v1/job-queues", json=body)
+
+    await put(admin, GLOBAL, {"constraints": {"priority_limit": 50}})
+    assert "priority: 60 is more important than 50" in refused(await move("pods"), 400)
+    ok(await move("gpu"))
+    await put(admin, GLOBAL, {"invariant_config": {"resources": {"resource_pool": "gpu"}}})
+    found = refused(await move("default"), 400)
+    assert "resource_pool: it is 'gpu' and cannot be 'default'" in found
+    ok(await move("gpu"))
+
+
 async def test_who_may(
     user: httpx.AsyncClient, admin: httpx.AsyncClient, kim: httpx.AsyncClient
 ) -> None:
