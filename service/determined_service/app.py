@@ -34,7 +34,7 @@ from determined_service.base.own_log import OwnLog
 from determined_service.base.settings import Settings
 from determined_service.base.shares import Requests
 from determined_service.bootstrap import bootstrap
-from determined_service.lifecycle import configuration
+from determined_service.lifecycle import config_policies, configuration
 from determined_service.loops import runtime
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.reading import SnapshotReader
@@ -93,6 +93,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         cluster_id = await bootstrap(db, settings)
         app.state.settings = settings.model_copy(update={"cluster_id": str(cluster_id)})
         await configuration.begin(db, settings)
+        await config_policies.load(db, settings)
         app.state.db = db
         app.state.hub = hub
         app.state.auth = Authenticator(db, hub, settings)
@@ -104,6 +105,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         stack.push_async_callback(_stop, [asyncio.create_task(hub.run(), name="hub")])
         following = configuration.follow(db, hub, settings)
         stack.push_async_callback(_stop, [asyncio.create_task(following, name="configuration")])
+        policies = config_policies.follow(db, hub, settings)
+        stack.push_async_callback(_stop, [asyncio.create_task(policies, name="policies")])
         internal.start(app)
         await public.start(app, stack)
         stack.push_async_callback(_stop, await runtime.start(app))

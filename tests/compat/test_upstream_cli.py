@@ -301,6 +301,28 @@ def test_templates(upstream: UpstreamClient, submitted: Submitted, tmp_path: Pat
     assert "not found" in upstream.det("tpl", "describe", "shared", code=1).stderr
 
 
+def test_config_policies(upstream: UpstreamClient, submitted: Submitted, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("invariant_config: {debug: true}\nconstraints: {resources: {max_slots: 1}}\n")
+    upstream.det("workspace", "create", "policed")
+    upstream.det("project", "create", "policed", "one")
+    place = ("-w", "policed")
+    said = upstream.det("config-policies", "set", "experiment", str(file), *place).stdout
+    assert "Set experiment config policies for workspace policed" in said
+    assert "max_slots: 1" in said
+    found = upstream.det("cp", "describe", "experiment", *place, "--json").stdout
+    assert json.loads(found)["constraints"] == {"resources": {"max_slots": 1}}
+    assert upstream.det("cp", "describe", "tasks", *place).stdout.strip() == "{}"
+    words = (str(submitted.config), str(submitted.model), "--paused")
+    words += ("--config", "workspace=policed", "--config", "project=one")
+    refused = upstream.det("e", "create", *words, "--config", "resources.slots_per_trial=2", code=1)
+    assert "at most 1 are allowed: the config policy of workspace policed" in refused.stderr
+    assert "only an administrator" in upstream.det("cp", "set", "tasks", str(file), code=1).stderr
+    upstream.det("cp", "delete", "experiment", *place)
+    assert upstream.det("cp", "describe", "experiment", *place).stdout.strip() == "{}"
+    upstream.det("workspace", "delete", "policed", "--yes")
+
+
 def test_access_tokens(upstream: UpstreamClient) -> None:
     made = json.loads(
         upstream.det("tkn", "create", "-e", "3", "-d", "of upstream", "--json").stdout

@@ -22,7 +22,6 @@ _NAMESPACES = (
     "an agent on Kubernetes has one namespace, with the quota that is set there; det resource-pool bindings "
     "add POOL WORKSPACE gives its pool to one workspace"
 )
-_POLICIES = "set the fields in the YAML files; det e validate FILE checks them"
 _MASTER_CONFIG = "change the file, and run det deploy local cluster-up --config FILE"
 _CLOUD = "start the cluster on the machine itself: det deploy local cluster-up"
 _PARTS = "det deploy local cluster-up starts the whole cluster, cluster-down stops it, status shows its parts"
@@ -43,7 +42,6 @@ TREE: Tree = {
         "bindings": _all("delete list|ls set", _NAMESPACES),
         "resource-quota": {"set": _NAMESPACES},
     },
-    "config-policies|cp": _all("delete describe set", _POLICIES),
     "master": {
         "cluster-message": _all("clear get set", "tell the users in another way"),
         "config": _all("set", _MASTER_CONFIG),

@@ -26,6 +26,10 @@ class Root(LazyGroup):
         ),
         "cluster": ("determined.cli.cluster", "checks of the whole cluster"),
         "command|cmd": ("determined.cli.command", "programs that run on the cluster's machines"),
+        "config-policies|cp": (
+            "determined.cli.config_policies",
+            "what holds for all configurations of a workspace, or of the cluster",
+        ),
         "dev": ("determined.cli.dev", "for programs that use the REST API"),
         "exec": ("determined.cli.exec", "a program beside a trial that runs"),
         "experiment|e": (

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from determined.experimental import Determined
     from determined.experimental._access_token import AccessTokenVerbs
     from determined.experimental._cluster import ClusterVerbs
+    from determined.experimental._config_policy import ConfigPolicyVerbs
     from determined.experimental._experiment_verbs import ExperimentVerbs
     from determined.experimental._model import ModelVerbs
     from determined.experimental._people import PeopleVerbs
@@ -162,6 +163,13 @@ class State:
         from determined.experimental._template import TemplateVerbs
 
         return TemplateVerbs(self.session)
+
+    @cached_property
+    def config_policies(self) -> ConfigPolicyVerbs:
+        """What holds for all configurations of a workspace, or of the cluster."""
+        from determined.experimental._config_policy import ConfigPolicyVerbs
+
+        return ConfigPolicyVerbs(self.session)
 
     @cached_property
     def access_tokens(self) -> AccessTokenVerbs:

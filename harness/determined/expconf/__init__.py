@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from determined.expconf.masking import secret_values as secret_values
     from determined.expconf.merging import merge as merge
     from determined.expconf.overrides import apply_overrides as apply_overrides
+    from determined.expconf.policies import check_policy as check_policy
     from determined.expconf.problems import ConfigError as ConfigError
     from determined.expconf.problems import Problem as Problem
     from determined.expconf.schema import json_schema as json_schema
@@ -49,6 +50,7 @@ _HOMES = {
     "Problem": "problems",
     "apply_overrides": "overrides",
     "check": "completion",
+    "check_policy": "policies",
     "check_task": "tasks",
     "check_template": "completion",
     "complete": "completion",

@@ -20,6 +20,7 @@ def complete(
     *,
     template: Mapping[str, Any] | Document | None = None,
     defaults: Mapping[str, Any] | Document | None = None,
+    above: Mapping[str, Any] | None = None,
     seed: int | None = None,
     name_factory: Callable[[], str] | None = None,
     unmanaged: bool = False,
@@ -31,6 +32,7 @@ def complete(
         config: the user's configuration.
         template: values for what ``config`` does not set.
         defaults: the cluster's values for what neither sets, such as ``checkpoint_storage``.
+        above: values that win over ``config``, in today's form.
         seed: experiment seed if the configuration has none; default: the time in seconds.
         name_factory: makes the name if the configuration has none; default: three random words.
         unmanaged: whether the experiment runs outside the platform and so needs no entrypoint.
@@ -55,7 +57,7 @@ def complete(
         problems += located(wrong, layer) if wrong else []
 
     layers = [legacy.shim(layer.data) for layer in (document, under, lowest)]
-    merged = merging.overlaid(*layers)
+    merged = merging.overlaid(*([dict(above)] if above else []), *layers)
     _fill(merged, seed, name_factory or experiment_name)
     model, found = examine(merged, complete=True)
     found += rules.novelty(merged, unmanaged=unmanaged)

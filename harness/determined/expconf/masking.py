@@ -67,6 +67,14 @@ def _is_secret(path: Path, key: str, item: Any) -> bool:
     return any(path[: len(section)] == section for section in _SECTIONS)
 
 
+def is_secret(path: tuple[str | int, ...], value: Any) -> bool:
+    """True if the field at the path holds a secret."""
+    *section, key = map(str, path)
+    return _is_secret(tuple(section), key, value) or (
+        isinstance(value, str) and masked_text(value) != value
+    )
+
+
 def masked_for_others(
     config: dict[str, Any], known: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:

@@ -170,9 +170,11 @@ def complete_task(
     *,
     template: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
+    above: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The complete configuration of a new task of the kind ``root``, plain JSON with every field.
 
+    ``above``: values that win over ``config``, in today's form; of these, too, the kind takes its own fields.
     ``template``: values for what ``config`` does not set; fields that tasks of this kind lack do nothing, and
     a list of the configuration replaces the template's. ``defaults``: the cluster's container defaults, as an
     experiment's configuration has them. Completing the result again changes nothing. Raises ConfigError with
@@ -182,7 +184,9 @@ def complete_task(
     found = [*_examine(document.data, root)[1], *rules.masked(document.data)]
     _raise(found, document)
     if template:
-        document = replace(document, data=_with_template(document.data, _heeded(template, root)))
+        document = replace(document, data=with_template(document.data, _heeded(template, root)))
+    if above:
+        document = replace(document, data=merged_above(_heeded(above, root), document.data))
     beneath = {
         key: value
         for key, value in (defaults or {}).items()
@@ -205,11 +209,32 @@ def _heeded(template: Mapping[str, Any], root: type[TaskConfig]) -> dict[str, An
     return heeded
 
 
-def _with_template(mine: Any, other: Any) -> Any:
+def with_template(mine: Any, other: Any) -> Any:
     """As Determined merges them for tasks: mappings key by key, everything else as a whole."""
     if not isinstance(mine, dict) or not isinstance(other, dict):
         return mine
-    return {**other, **{key: _with_template(mine[key], other.get(key)) for key in mine}}
+    return {**other, **{key: with_template(mine[key], other.get(key)) for key in mine}}
+
+
+def merged_above(above: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's configuration in today's form with ``above`` laid over it."""
+    merged = merging.merge(above, None, config)
+    layers = [layer.get("resources") for layer in (above, config)]
+    found = [
+        one["slots"] for one in layers if isinstance(one, dict) and one.get("slots") is not None
+    ]
+    if found:
+        merged["resources"] = {**merged["resources"], "slots": found[0]}
+    return merged
+
+
+class _AnyTask(CommandConfig, NotebookConfig, ShellConfig, TensorboardConfig, GenericConfig):
+    """With the fields of all kinds."""
+
+
+def examine_any_task(config: dict[str, Any]) -> list[Finding]:
+    """The mistakes in fields of tasks of whichever kind."""
+    return _examine(config, _AnyTask)[1]
 
 
 def task_fields() -> set[str]:

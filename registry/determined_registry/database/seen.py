@@ -170,6 +170,7 @@ CONDITIONS: Mapping[str, str] = {
     "projects": _listed("x.workspace_id", "projects"),
     "workspace_pins": _listed("x.workspace_id", "workspaces"),
     "pool_bindings": _listed("x.workspace_id", "workspaces"),
+    "config_policies": f"x.workspace_id IS NULL OR {_listed('x.workspace_id', 'workspaces')}",
     "experiments": f"{_listed('x.project_id', 'experiments')} OR {_OF_PROCESS.format('x')}",
     "searches": _OF_EXPERIMENT,
     "search_events": _OF_EXPERIMENT,

@@ -17,6 +17,8 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | change | pipeline, template | the same |
 | change | workspace, project | the owner, administrators; no training process |
 | delete | workspace, project | the same |
+| restrict | workspace | the owner, administrators (its config policies); no training process |
+| restrict | cluster | administrators (the global config policies) |
 | administer | workspace | administrators (the account on agents of what runs in it) |
 | register | model | the owner, administrators; processes of the owner's tasks too |
 | register | checkpoint | as to change it |
@@ -90,6 +92,7 @@ class Action(StrEnum):
     ENTER = "enter"
     ASSIGN = "assign"
     PIN = "pin"
+    RESTRICT = "restrict"
 
 
 class Grant(StrEnum):
@@ -127,6 +130,8 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CHANGE, Kind.WORKSPACE): Grant.OWNER_ALONE,
     (Action.DELETE, Kind.WORKSPACE): Grant.OWNER_ALONE,
     (Action.ADMINISTER, Kind.WORKSPACE): Grant.ADMINISTRATOR,
+    (Action.RESTRICT, Kind.WORKSPACE): Grant.OWNER_ALONE,
+    (Action.RESTRICT, Kind.CLUSTER): Grant.ADMINISTRATOR,
     (Action.CREATE, Kind.PROJECT): Grant.LOGGED_IN,
     (Action.CHANGE, Kind.PROJECT): Grant.OWNER_ALONE,
     (Action.DELETE, Kind.PROJECT): Grant.OWNER_ALONE,
@@ -198,6 +203,8 @@ PERMITS: dict[tuple[Action, Kind], Permission] = {
     (Action.CHANGE, Kind.WORKSPACE): P.UPDATE_WORKSPACE,
     (Action.DELETE, Kind.WORKSPACE): P.DELETE_WORKSPACE,
     (Action.ADMINISTER, Kind.WORKSPACE): P.SET_WORKSPACE_AGENT_USER_GROUP,
+    (Action.RESTRICT, Kind.WORKSPACE): P.MODIFY_WORKSPACE_CONFIG_POLICIES,
+    (Action.RESTRICT, Kind.CLUSTER): P.MODIFY_GLOBAL_CONFIG_POLICIES,
     (Action.CREATE, Kind.PROJECT): P.CREATE_PROJECT,
     (Action.CHANGE, Kind.PROJECT): P.UPDATE_PROJECT,
     (Action.DELETE, Kind.PROJECT): P.DELETE_PROJECT,

@@ -9,7 +9,6 @@ _ADVICE = {
     r"/oauth2/.*": "OAuth is not supported: log in with name and password (det user login NAME)",
     r"/api/v1/webhooks(/.*)?": "ask for states (det e wait ID), or let Prefect tell you: its automations",
     r"/api/v1/cleanup_logs": "logs are kept until their experiment is deleted: det e delete ID",
-    r"/api/v1/config-policies(/.*)?": "set the fields in the configurations; det e validate checks them",
 }
 """By the path, a regular expression."""
 

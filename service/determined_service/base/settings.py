@@ -6,9 +6,10 @@ docs/reference/settings.md is written from the comments of the fields (``make do
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from pydantic import (
 
 from determined.common.cluster_config import ClusterConfig, stored
 from determined_service.base.addresses import is_loopback
+from determined_service.base.policy import Policies
 
 
 @dataclass
@@ -35,6 +37,9 @@ class _InForce:
 
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     refusal: str = ""
+    policies: Policies = field(default_factory=Policies)
+    policies_turn: int = -1
+    turns: Iterator[int] = field(default_factory=itertools.count)
 
 
 class Settings(BaseModel):
@@ -122,6 +127,21 @@ class Settings(BaseModel):
         ``refusal``: the reason why the requested one is not in force.
         """
         self._in_force.cluster, self._in_force.refusal = cluster, refusal
+
+    @property
+    def policies(self) -> Policies:
+        """The config policies in force. Ask each time, as for :attr:`cluster`."""
+        return self._in_force.policies
+
+    def next_turn(self) -> int:
+        """For who reads the policies, before the reading: see :meth:`put_policies_in_force`."""
+        return next(self._in_force.turns)
+
+    def put_policies_in_force(self, policies: Policies, turn: int) -> None:
+        """Make these the policies of these settings and of all their copies, unless others are in force that
+        were read in a later ``turn``."""
+        if turn > self._in_force.policies_turn:
+            self._in_force.policies, self._in_force.policies_turn = policies, turn
 
     @property
     def checkpoint_storage(self) -> dict[str, Any] | None:

@@ -24,6 +24,9 @@ SERVICE_LOG = "service log"
 ROLES = "roles"
 """A group has other members or other roles; a single user's roles are announced as the user's."""
 
+POLICIES = "policies"
+"""A config policy was set or taken away."""
+
 CLUSTER = "cluster"
 """Another cluster configuration is in force."""
 

@@ -107,6 +107,14 @@ async def lock_workspace(conn: AsyncConnection, workspace_id: int, what: str) ->
     return row
 
 
+async def hold_workspace(conn: AsyncConnection, workspace_id: int, what: str) -> None:
+    """It is there until the end of the transaction; also "Uncategorized". ``what``: as of
+    :func:`lock_workspace`. Raises NotFound; Conflict while it is being deleted."""
+    row = await _locked(conn, workspace_id, read=True)
+    if row.state == DELETING:
+        raise Conflict(f"workspace {row.name!r} is being deleted and cannot {what}")
+
+
 async def _locked(conn: AsyncConnection, workspace_id: int, *, read: bool = False) -> sa.Row[Any]:
     found = await conn.execute(
         sa.select(workspaces).where(w.id == workspace_id).with_for_update(read=read)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -272,16 +272,19 @@ async def continue_experiment(
     user = await admission.admit(given.id)
     changes = await continuation.read_changes(given.override_config or "")
     warnings: tuple[str, ...] = ()
+    remarks: list[str] = []
     begun = None
     async with changing(db) as change:
         found = await continuation.require_continuable(change, given.id, changes is not None)
         if changes is not None:
-            begun, warnings = await continuation.reconfigure(change, given.id, changes, settings)
+            begun, warnings, remarks = await continuation.reconfigure(
+                change, given.id, changes, settings
+            )
         else:
             where = f"experiment {given.id} cannot be continued in its resource pool"
             await require_pool(change.conn, found.resource_pool, where)
         await continuation.begin_again(change, found, settings.cluster.quotas, begun)
-    return await _answer(db, given.id, viewer_of(user), warnings)
+    return await _answer(db, given.id, viewer_of(user), warnings, also=remarks)
 
 
 async def _template(db: Database, given: NewExperiment) -> Template | None:
@@ -322,8 +325,10 @@ async def _answer(
     *,
     managed: bool = True,
     run_token: str = "",
+    also: Sequence[str] = (),
     **more: str,
 ) -> Response:
+    """``also``: further remarks."""
     async with reader(db).connect() as conn:
         found = await get_experiment(conn, experiment_id, viewer)
         config, text, pool = found["config"], found["originalConfig"], found["resourcePool"]
@@ -331,7 +336,7 @@ async def _answer(
             remarks = await _remarks_on(conn, config, text, pool, waits=bool(warnings))
         else:
             remarks = surroundings.remarks_outside(config, text)
-    return _created(found, warnings, remarks, run_token, **more)
+    return _created(found, warnings, [*remarks, *also], run_token, **more)
 
 
 def _created(

@@ -352,7 +352,7 @@ class NewProject(BaseModel):
     """``v1PostProjectRequest``."""
 
     name: Name
-    description: Text = ""
+    description: Text | None = None
     key: Name | None = Field(default=None, description="1 to 5 capital letters and digits.")
 
 
@@ -374,7 +374,7 @@ async def create_project(
             workspace_id,
             name,
             user.user_id,
-            description=given.description,
+            description=given.description or "",
             key=key,
         )
         found = await get_project(change.conn, user, p.id == made, made)

@@ -17,8 +17,10 @@ from determined.expconf.heeding import HEEDS_PRIORITY, Surroundings
 from determined.expconf.unheeded import unheeded
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.policies import limit_priority, require_change
+from determined_service.base.policy import Held
 from determined_service.lifecycle import allocations as allocating
-from determined_service.lifecycle import trial_queue
+from determined_service.lifecycle import config_policies, trial_queue
 from determined_service.lifecycle.experiments import live_trials, lock_experiment
 from determined_service.lifecycle.places import workspace_of
 from determined_service.scheduling.capacity import check_slots
@@ -111,7 +113,7 @@ async def set_resources(
     It holds at once. Returns remarks on what the pool does not heed.
 
     Raises NotFound, Conflict when the experiment has ended, BadRequest for a ``max_slots`` that is less than
-    one of its trials wants.
+    one of its trials wants, and for what the config policies do not allow.
     """
     row = await _lock_job(change, experiment_id)
     found = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one()
@@ -121,6 +123,8 @@ async def set_resources(
             f"max_slots: must be at least {wanted}, the slots_per_trial of experiment {experiment_id}, not "
             f"{limit}; to stop its trials, pause it"
         )
+    held = await config_policies.of_experiment(change.conn, experiment_id)
+    await _require_allowed(change, held, values, row.resource_pool, schedulers)
     given = {"id": experiment_id, "values": orjson.dumps(dict(values)).decode()}
     await change.conn.execute(_SET, given)
     if "priority" in values:
@@ -132,6 +136,22 @@ async def set_resources(
     return unheeded(
         {"resources": values}, Surroundings(row.resource_pool, scheduler), all_that_is_there=True
     )
+
+
+async def _require_allowed(
+    change: Change,
+    held: Held,
+    values: Mapping[str, Any],
+    pool: str,
+    schedulers: PoolSchedulers,
+) -> None:
+    """Raises BadRequest for values of ``resources`` that the config policies do not allow in the pool."""
+    require_change(held, values)
+    if "priority" not in values or all(policy.priority_limit is None for policy in held):
+        return
+    order = await config_policies.order_of(change.conn, pool, schedulers.cluster)
+    given = values["priority"]
+    limit_priority(held, order.default if given is None else given, order, "priority")
 
 
 _SET_OF_TASK = sa.text(
@@ -155,12 +175,14 @@ async def set_task_priority(
 ) -> list[str]:
     """Sets the priority of a task that is no trial (None: the pool's); it holds at once. Remarks.
 
-    Raises Conflict when the task has ended.
+    Raises Conflict when the task has ended, BadRequest for a priority that the config policies do not allow.
     """
     given = {"id": task_id, "priority": orjson.dumps(priority).decode()}
     row = (await change.conn.execute(_SET_OF_TASK, given)).first()
     if row is None:
         raise Conflict(f"task {task_id} has ended: only what waits or runs has a priority")
+    held = await config_policies.of_task(change.conn, task_id)
+    await _require_allowed(change, held, {"priority": priority}, row.pool, schedulers)
     await change.conn.execute(_SET_OF_TASKS_LEG, {"id": task_id, "priority": priority})
     change.notify(topics.SCHEDULER, topics.task(task_id))
     if priority is None:
@@ -216,6 +238,18 @@ async def move_beside(
     ]
 
 
+async def _require_allowed_there(
+    change: Change, experiment_id: int, pool: str, schedulers: PoolSchedulers
+) -> None:
+    """Raises BadRequest if config policies keep the experiment out of the pool, or its priority means too
+    much there."""
+    held = await config_policies.of_experiment(change.conn, experiment_id)
+    if held:
+        found = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one()
+        require_change(held, {"resource_pool": pool})
+        await _require_allowed(change, held, {"priority": found.priority}, pool, schedulers)
+
+
 async def move_to_pool(
     change: Change,
     experiment_id: int,
@@ -230,11 +264,14 @@ async def move_to_pool(
 
     ``reason``: in words; default: that it was moved. ``fallback``: of the row, when nobody asked for it.
 
-    Raises NotFound, Conflict; BadRequest when there is no such pool, or when no agent of it is wide enough.
+    Raises NotFound, Conflict; BadRequest when there is no such pool, when no agent of it is wide enough, or,
+    if somebody asked for it, when the config policies do not allow it.
     """
     row = await _lock_job(change, experiment_id)
     if row.resource_pool == pool:
         return []
+    if fallback is None:
+        await _require_allowed_there(change, experiment_id, pool, schedulers)
     found = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one()
     wanted = 1 if found.slots_per_trial is None else found.slots_per_trial
     asked = {

@@ -18,7 +18,9 @@ from determined import expconf
 from determined.common.cluster_config import ClusterConfig
 from determined.expconf.names import experiment_name
 from determined_registry import permitted
+from determined_service.base import policies
 from determined_service.base.errors import BadRequest
+from determined_service.base.policy import EXPERIMENT, Held
 from determined_service.base.recent import Recent
 from determined_service.base.settings import Settings
 from determined_service.ingest import log_policies
@@ -33,6 +35,14 @@ REMEMBERED_CHARACTERS = 16_000
 
 
 @dataclass(frozen=True, slots=True)
+class Complete:
+    """A complete configuration, and remarks on what config policies have changed in it."""
+
+    config: dict[str, Any]
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Completed:
     """``config`` is JSON, made beneath the defaults of ``cluster``. ``named`` and ``seeded``: the text itself
     says the name, and the seed."""
@@ -41,17 +51,20 @@ class _Completed:
     config: bytes
     named: bool
     seeded: bool
+    remarks: tuple[str, ...]
 
-    def renewed(self) -> dict[str, Any]:
+    def renewed(self) -> Complete:
         config: dict[str, Any] = orjson.loads(self.config)
         if not self.named:
             config["name"] = experiment_name()
         if not self.seeded:
             config["reproducibility"]["experiment_seed"] = int(time.time())
-        return config
+        return Complete(config, self.remarks)
 
 
-_recent: Recent[tuple[str, Template | None, bytes, bool], _Completed] = Recent(REMEMBERED_TEXTS)
+_recent: Recent[tuple[str, Template | None, bytes, bool, Held], _Completed] = Recent(
+    REMEMBERED_TEXTS
+)
 
 
 def complete_config(
@@ -62,15 +75,32 @@ def complete_config(
     unmanaged: bool = False,
     place: Place = FIRST_PLACE,
 ) -> dict[str, Any]:
+    """As :func:`complete_by_policies`, without the remarks."""
+    return complete_by_policies(text, settings, template, unmanaged=unmanaged, place=place).config
+
+
+def complete_by_policies(
+    text: str,
+    settings: Settings,
+    template: Template | None = None,
+    *,
+    unmanaged: bool = False,
+    place: Place = FIRST_PLACE,
+) -> Complete:
     """The complete configuration, except for the patterns of its log policies. Raises BadRequest.
 
-    ``place``: its workspace's storage and default pools count before the cluster's.
+    ``place``: its workspace's storage and default pools count before the cluster's. The config policies hold,
+    but for their limits of priorities, which depend on the pool, and but for what runs elsewhere
+    (``unmanaged``).
     """
+    held: Held = ()
+    if not unmanaged:
+        held = settings.policies.of(EXPERIMENT, place.workspace_id, place.workspace)
     cluster = settings.cluster
     beneath: list[Any] = [settings.default_checkpoint_storage]
     if not place.is_first:
         beneath += [place.checkpoint_storage, place.compute_pool, place.aux_pool]
-    key = (text, template, orjson.dumps(beneath), unmanaged)
+    key = (text, template, orjson.dumps(beneath), unmanaged, held)
     known = _recent.get(key) if len(text) <= REMEMBERED_CHARACTERS else None
     if known is not None and known.cluster == cluster:
         return known.renewed()
@@ -78,18 +108,30 @@ def complete_config(
         document = expconf.load_yaml(text)
         under = None if template is None else template.of_experiments
         given = document.data if under is None else expconf.merge(document.data, under.data, None)
+        above = policies.above(held)
+        if above:
+            given = expconf.merge(above, given, None)
         defaults = defaults_beneath(given, settings, place)
-        config = expconf.complete(document, template=under, defaults=defaults, unmanaged=unmanaged)
+        config = expconf.complete(
+            document, template=under, defaults=defaults, above=above, unmanaged=unmanaged
+        )
         check_size(config)
     except expconf.ConfigError as error:
-        raise BadRequest(str(error)) from error
+        raise BadRequest(policies.explained(held, str(error))) from error
+    remarks: list[str] = []
+    if held:
+        written = expconf.merge(document.data, None if under is None else under.data, None)
+        remarks += policies.overridden(held, written)
+        config["resources"], more = policies.limit_slots(held, config["resources"])
+        remarks += more
     if permitted.is_clusters_own(config.get("checkpoint_storage"), settings.checkpoint_storage):
         raise BadRequest(f"checkpoint_storage: {permitted.KEPT}")
     made = orjson.dumps(config)
     if max(len(text), len(made)) <= REMEMBERED_CHARACTERS:
         seed = (given.get("reproducibility") or {}).get("experiment_seed")
-        _recent.put(key, _Completed(cluster, made, given.get("name") is not None, seed is not None))
-    return config
+        named = given.get("name") is not None
+        _recent.put(key, _Completed(cluster, made, named, seed is not None, tuple(remarks)))
+    return Complete(config, tuple(remarks))
 
 
 async def check_patterns(config: Mapping[str, Any]) -> None:

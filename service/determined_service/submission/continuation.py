@@ -20,12 +20,13 @@ from determined import expconf
 from determined.common.cluster_config import Quotas
 from determined_registry.database.tables import experiments, trials
 from determined_searchers import SearcherError
-from determined_service.base import topics
+from determined_service.base import policies, topics
 from determined_service.base.aside import aside
 from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.policy import Held
 from determined_service.base.settings import Settings
+from determined_service.lifecycle import config_policies, trial_queue
 from determined_service.lifecycle import experiments as experimenting
-from determined_service.lifecycle import trial_queue
 from determined_service.lifecycle.places import require_open_experiment, workspace_of
 from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
@@ -103,8 +104,11 @@ async def read_changes(text: str) -> expconf.Document | None:
     return found if found.data else None
 
 
-def override(config: Mapping[str, Any], given: expconf.Document) -> dict[str, Any]:
-    """``config``, which is complete, with ``given`` laid over it. Raises BadRequest."""
+def override(
+    config: Mapping[str, Any], given: expconf.Document, held: Held = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """``config``, which is complete, with ``given`` laid over it within the config policies ``held``; remarks
+    on what these have changed. Raises BadRequest."""
     try:
         data = given.data if isinstance(given.data, dict) else {}
         for field in FIXED:
@@ -117,9 +121,17 @@ def override(config: Mapping[str, Any], given: expconf.Document) -> dict[str, An
                 f"searcher.name: an experiment keeps its search method when it is continued: "
                 f"{config['searcher']['name']}, not {name}"
             )
-        return expconf.complete(given, defaults=config)
+        above = policies.above(held)
+        prescribed = above.get("searcher", {}).get("name", config["searcher"]["name"])
+        if prescribed != config["searcher"]["name"]:
+            # It keeps its search method.
+            del above["searcher"]
+        found = expconf.complete(given, defaults=config, above=above)
     except expconf.ConfigError as error:
-        raise BadRequest(str(error)) from error
+        raise BadRequest(policies.explained(held, str(error))) from error
+    remarks = policies.overridden(held, data)
+    found["resources"], more = policies.limit_slots(held, found["resources"])
+    return found, remarks + more
 
 
 async def require_continuable(change: Change, experiment_id: int, overrides: bool) -> sa.Row[Any]:
@@ -171,23 +183,24 @@ async def _require_unfinished(change: Change, experiment_id: int, state: str) ->
 
 
 def _overridden(
-    config: Mapping[str, Any], given: expconf.Document
-) -> tuple[dict[str, Any], Beginning]:
-    found = override(config, given)
+    config: Mapping[str, Any], given: expconf.Document, held: Held
+) -> tuple[dict[str, Any], Beginning, list[str]]:
+    found, remarks = override(config, given, held)
     check_size(found)
     try:
         begun = beginning.begin(found)
     except SearcherError as error:
         raise BadRequest(str(error)) from error
-    return found, begun
+    return found, begun, remarks
 
 
 async def reconfigure(
     change: Change, experiment_id: int, given: expconf.Document, settings: Settings
-) -> tuple[Beginning, tuple[str, ...]]:
+) -> tuple[Beginning, tuple[str, ...], list[str]]:
     """Lays ``given`` over the (locked) experiment's configuration. Raises BadRequest.
 
-    Returns the beginning of its search under that, and warnings.
+    Returns the beginning of its search under that, warnings, and remarks on what config policies have
+    changed.
     """
     found = await change.conn.execute(
         sa.select(experiments.c.config, experiments.c.owner_id).where(
@@ -196,11 +209,15 @@ async def reconfigure(
     )
     row = found.one()
     size = len(orjson.dumps(given.data))
-    config, begun = await aside(size, _overridden, row.config, given)
+    held: Held = ()
+    if settings.policies.known:
+        held = await config_policies.of_experiment(change.conn, experiment_id)
+    config, begun, remarks = await aside(size, _overridden, row.config, given, held)
     await check_patterns(config)
     pool, warnings = await check_slots(
         change.conn, config, settings.cluster, workspace_of(experiment_id)
     )
+    config, more = await config_policies.limited(change.conn, config, pool, held, settings.cluster)
     await require_rights(change.conn, config, pool, row.owner_id, settings)
     await change.conn.execute(_KEEP_CONFIG, {"id": experiment_id})
     await change.conn.execute(
@@ -214,7 +231,7 @@ async def reconfigure(
             resource_pool=pool,
         )
     )
-    return begun, warnings
+    return begun, warnings, remarks + more
 
 
 async def begin_again(

@@ -19,15 +19,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined import expconf
 from determined.common.wire import limits
 from determined.expconf.names import experiment_name
+from determined.expconf.tasks import with_template
 from determined_registry.database.tables import tasks
+from determined_service.base import policies
 from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.checks import check_text
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.policy import TASKS
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import places
 from determined_service.lifecycle import tasks as tasking
+from determined_service.lifecycle.config_policies import limited
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.lifecycle.places import FIRST_WORKSPACE, Place
 from determined_service.lifecycle.pools import require_pool
@@ -69,6 +73,7 @@ class PreparedLaunch:
     """The configuration before it was completed."""
     config: dict[str, Any]
     definition: ModelDefinition | None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ async def prepare(launch: Launch, settings: Settings) -> PreparedLaunch:
             f"config: {size} bytes found, at most {limits.CONFIG_BYTES} are allowed: files belong into the "
             "context directory"
         )
-    given_config, config = await aside(size, complete, launch, settings)
+    given_config, config, remarks = await aside(size, complete, launch, settings)
     definition = launch.definition
     if definition is None:
         files = content_size(launch.files)
@@ -105,12 +110,16 @@ async def prepare(launch: Launch, settings: Settings) -> PreparedLaunch:
             "work_dir: cannot be given together with a context directory, in which the task would start: "
             "leave one of them out"
         )
-    return PreparedLaunch(given_config, config, definition)
+    return PreparedLaunch(given_config, config, definition, tuple(remarks))
 
 
-def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The configuration as it was given, and completed. Raises BadRequest."""
-    kind, cluster = launch.kind, settings.cluster
+def complete(
+    launch: Launch, settings: Settings
+) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The configuration as it was given, and completed; remarks on what config policies have changed. Raises
+    BadRequest."""
+    kind, cluster, place = launch.kind, settings.cluster, launch.place
+    held = settings.policies.of(TASKS, place.workspace_id, place.workspace)
     try:
         document = (
             expconf.load_yaml(launch.config)
@@ -118,15 +127,16 @@ def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[s
             else expconf.Document(dict(launch.config))
         )
         template = {} if launch.template is None else launch.template.config
-        slots, pool = _asked(document.data, template, kind)
+        above = policies.above(held)
+        slots, pool = _asked((template, document.data, above), kind)
         own = None if pool else launch.place.default_pool(slots)
         name = pool or own or cluster.default_pool(slots) or ""
         defaults = cluster.container_defaults_of(name).for_experiment(slots)
         config = expconf.complete_task(
-            document, kind.config_class, template=template, defaults=defaults
+            document, kind.config_class, template=template, defaults=defaults, above=above
         )
     except expconf.ConfigError as error:
-        raise BadRequest(str(error)) from error
+        raise BadRequest(policies.explained(held, str(error))) from error
     resources = config["resources"]
     if not resources["resource_pool"] and own is not None:
         resources["resource_pool"] = own
@@ -140,14 +150,17 @@ def complete(launch: Launch, settings: Settings) -> tuple[dict[str, Any], dict[s
         raise BadRequest(
             f"entrypoint: required field is missing: the program that the {kind.title.lower()} runs"
         )
-    return document.data, config
+    if not held:
+        return document.data, config, []
+    written = with_template(document.data, template)
+    remarks = policies.overridden(held, written)
+    config["resources"], more = policies.limit_slots(held, config["resources"])
+    return document.data, config, remarks + more
 
 
-def _asked(
-    given: Mapping[str, Any], template: Mapping[str, Any], kind: LaunchedKind
-) -> tuple[int, str]:
-    """The slots and the pool in a configuration and its template, which may be wrong."""
-    found = (layer.get("resources") for layer in (template, given))
+def _asked(layers: Sequence[Mapping[str, Any]], kind: LaunchedKind) -> tuple[int, str]:
+    """The slots and the pool in layers of a configuration, the upper ones last, which may be wrong."""
+    found = (layer.get("resources") for layer in layers)
     section: dict[str, Any] = {}
     for resources in found:
         section |= resources if isinstance(resources, dict) else {}
@@ -202,14 +215,17 @@ async def plan(
     pool, warnings = await check_task_slots(conn, resources, settings.cluster, within)
     config = dict(prepared.config)
     config["resources"] = {**config["resources"], "resource_pool": pool}
-    remarks = await require_rights(conn, config, pool, owner_id, settings, within)
+    held = settings.policies.of(TASKS, within, launch.place.workspace)
+    config, more = await limited(conn, config, pool, held, settings.cluster)
+    remarks = [*prepared.remarks, *more]
+    remarks += await require_rights(conn, config, pool, owner_id, settings, within)
     asked = {
         "defaultStorage": settings.checkpoint_storage,
         "given": prepared.given,
         **launch.asked,
     }
     data = await launch.kind.remember(conn, asked, config)
-    return LaunchPlan(config, prepared.definition, warnings, remarks, data)
+    return LaunchPlan(config, prepared.definition, warnings, tuple(remarks), data)
 
 
 async def store(

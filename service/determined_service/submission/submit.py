@@ -18,8 +18,10 @@ from determined_service.base import topics
 from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.db import as_asker, hold_name
 from determined_service.base.errors import BadRequest, Conflict
+from determined_service.base.policy import EXPERIMENT
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import places
+from determined_service.lifecycle.config_policies import limited
 from determined_service.lifecycle.experiments import run_name
 from determined_service.lifecycle.places import FIRST_PLACE, Place
 from determined_service.lifecycle.pools import require_pool
@@ -30,7 +32,12 @@ from determined_service.search import beginning
 from determined_service.search.warm_start import find_warm_start
 from determined_service.state import keeping, prefect_states, states
 from determined_service.state.change import Change
-from determined_service.submission.completing import check_patterns, complete_config
+from determined_service.submission.completing import (
+    Complete,
+    check_patterns,
+    complete_by_policies,
+    complete_config,
+)
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition, content_size, pack
 from determined_service.submission.templates import Template
@@ -69,6 +76,7 @@ class Prepared:
     beginning: beginning.Beginning
     definition: ModelDefinition | None
     place: Place = FIRST_PLACE
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +103,15 @@ async def prepare(
     text = submission.config
     files = () if submission.definition is not None else submission.model_definition
     small = len(text) + content_size(files) <= LONG_BYTES
-    config, begun, definition = await aside(
+    complete, begun, definition = await aside(
         len(text), _prepare, text, settings, submission.template, files if small else (), place
     )
-    await check_patterns(config)
+    await check_patterns(complete.config)
     if not small:
         definition = await asyncio.to_thread(pack, files)
-    return Prepared(config, begun, submission.definition or definition, place)
+    return Prepared(
+        complete.config, begun, submission.definition or definition, place, complete.remarks
+    )
 
 
 def _prepare(
@@ -110,13 +120,13 @@ def _prepare(
     template: Template | None,
     files: Sequence[Mapping[str, Any]],
     place: Place,
-) -> tuple[dict[str, Any], beginning.Beginning, ModelDefinition | None]:
-    config = complete_config(text, settings, template, place=place)
+) -> tuple[Complete, beginning.Beginning, ModelDefinition | None]:
+    found = complete_by_policies(text, settings, template, place=place)
     try:
-        begun = beginning.begin(config)
+        begun = beginning.begin(found.config)
     except SearcherError as error:
         raise BadRequest(str(error)) from error
-    return config, begun, pack(files)
+    return found, begun, pack(files)
 
 
 async def plan(
@@ -130,7 +140,11 @@ async def plan(
     config, definition, cluster = prepared.config, prepared.definition, settings.cluster
     within = prepared.place.workspace_id
     pool, warnings = await check_slots(conn, config, cluster, within)
-    remarks = await require_rights(conn, config, pool, owner_id, settings, within)
+    place = prepared.place
+    held = settings.policies.of(EXPERIMENT, within, place.workspace)
+    config, remarks = await limited(conn, config, pool, held, cluster)
+    remarks = [*prepared.remarks, *remarks]
+    remarks += await require_rights(conn, config, pool, owner_id, settings, within)
     async with as_asker(conn):
         model_def_hash = await _of_parent(conn, submission)
         await find_warm_start(conn, config["searcher"])
@@ -143,7 +157,7 @@ async def plan(
         definition,
         model_def_hash,
         warnings,
-        remarks,
+        tuple(remarks),
         prepared.beginning,
         cluster.quotas,
         prepared.place,

@@ -116,6 +116,7 @@ SHARED = {
     "user_id": 1,
     "group_id": 1,
     "pool_name": "default",
+    "workload_type": "EXPERIMENT",
     "username": "admin",
     "path": f"{uuid.uuid4().hex}.bin",
     "rest": "",

@@ -23,6 +23,7 @@ from determined_registry.database.tables import (
     agents,
     allocations,
     checkpoints,
+    config_policies,
     deletions,
     experiments,
     group_members,
@@ -74,7 +75,7 @@ TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, liv
 TABLES += [tasks]
 TABLES += [groups, group_members, role_assignments]
 TABLES += [pipelines, pipeline_steps, pipeline_experiments, templates]
-TABLES += [workspaces, projects, workspace_pins, pool_bindings]
+TABLES += [workspaces, projects, workspace_pins, pool_bindings, config_policies]
 PASSED_OVER = (401, 403, 404, 500)
 
 
@@ -122,6 +123,7 @@ class Mine:
             "workspace_id": self.workspace_id,
             "project_id": self.project_id,
             "pool_name": "idle",
+            "workload_type": "NTSC",
             "label": "mine",
             "agent_id": "idle",
             "slot_id": 0,
@@ -185,9 +187,12 @@ PIPELINE = f"{API}/pipelines/{{pipeline_id}}"
 WORKSPACE = f"{API}/workspaces/{{workspace_id}}"
 PROJECT = f"{API}/projects/{{project_id}}"
 BINDINGS = f"{API}/resource-pools/{{pool_name}}/workspace-bindings"
+POLICIES = f"{API}/config-policies"
+OF_WORKSPACE = f"{POLICIES}/workspaces/{{workspace_id}}/{{workload_type}}"
 TEMPLATE = f"{API}/templates/{{template_name}}"
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
+POLICY = {"configPolicies": "constraints: {priority_limit: 1}"}
 LOSS = {"key": "loss", "value": 0.5, "timestamp": "1700000000000", "step": "1"}
 
 KINDS = ("commands", "notebooks", "shells", "tensorboards")
@@ -287,6 +292,10 @@ REQUESTS: dict[Address, Asked] = {
         lambda mine: chosen(mine) | {"destinationProjectId": 1}
     ),
     **{(verb, BINDINGS): just({"workspaceIds": [1]}) for verb in ("POST", "PUT", "DELETE")},
+    ("PUT", OF_WORKSPACE): just(POLICY),
+    ("DELETE", OF_WORKSPACE): Asked(),
+    ("PUT", f"{POLICIES}/global/{{workload_type}}"): just(POLICY),
+    ("DELETE", f"{POLICIES}/global/{{workload_type}}"): Asked(),
     ("PUT", TEMPLATE): just({"config": {"max_restarts": 1}}),
     ("PATCH", TEMPLATE): just({"max_restarts": 2}),
     ("DELETE", TEMPLATE): Asked(),

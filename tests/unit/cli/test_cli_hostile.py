@@ -164,6 +164,7 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 COMMAND_ID = command()["id"]
 CONFIG, PLAN, PIPELINE, TASK = "config.yaml", "plan.yaml", "pipeline.yaml", "task.yaml"
 TEMPLATE = "template.yaml"
+POLICY = "policy.yaml"
 # Commands that show the service's answers, with their arguments.
 SHOWING = {
     "agent disable": [EVIL],
@@ -178,6 +179,9 @@ SHOWING = {
     "command logs": [COMMAND_ID],
     "command run": ["true"],
     "command set priority": [COMMAND_ID, "5"],
+    "config-policies delete": ["tasks", "-w", EVIL],
+    "config-policies describe": ["experiment"],
+    "config-policies set": ["experiment", POLICY],
     "experiment list": ["--all", "--show_project"],
     "experiment list-trials": ["1"],
     "trial list": ["1"],
@@ -401,6 +405,7 @@ def test_commands_show_control_characters_as_text(
     (tmp_path / CONFIG).write_text(GOOD)
     (tmp_path / TASK).write_text("entrypoint: [x]")
     (tmp_path / TEMPLATE).write_text("max_restarts: 1")
+    (tmp_path / POLICY).write_text("constraints: {priority_limit: 1}")
     (tmp_path / PLAN).write_text(f"{{model: m, experiment: {CONFIG}}}")
     steps = f"[{{name: a, experiment: {CONFIG}}}]"
     (tmp_path / PIPELINE).write_text(f"{{name: p, steps: {steps}}}")
@@ -410,7 +415,10 @@ def test_commands_show_control_characters_as_text(
     assert result.output.strip()
     harmless(result.stdout, ours=terminal)
     harmless(result.stderr)
-    whole = ("experiment config", "master config show", "template describe")
+    whole = (
+        *("config-policies describe", "experiment config", "master config show"),
+        "template describe",
+    )
     if terminal and name not in whole:
         assert max(map(len, result.output.splitlines())) < 5000
 

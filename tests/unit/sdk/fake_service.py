@@ -461,6 +461,11 @@ class FakeService:
             ),
             ("DELETE", r"/api/v1/templates/([^/]+)", lambda *_: {}),
             (
+                "(?:GET|PUT|DELETE)",
+                r"/api/v1/config-policies/(?:global|workspaces/\d+)/(?:EXPERIMENT|NTSC)",
+                lambda *_: {"configPolicies": {"invariant_config": self.template}},
+            ),
+            (
                 "GET",
                 "/api/v1/tokens",
                 lambda r: self._page(r, "tokenInfo", [self.access_token]),

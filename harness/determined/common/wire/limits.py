@@ -152,6 +152,10 @@ TEMPLATE_NAME_CHARS = 250
 TEMPLATES = 1_000
 """Templates of one user."""
 
+# Configuration policies.
+POLICY_BYTES = 64 * 1024
+"""Of one policy; the service keeps them all in memory."""
+
 # Workspaces and projects.
 WORKSPACE_NAME_CHARS = 80
 """Of projects, too."""

@@ -35,6 +35,7 @@ from determined_registry.database.tables.model import (
     models,
 )
 from determined_registry.database.tables.people import (
+    config_policies,
     group_members,
     groups,
     pool_bindings,
@@ -98,6 +99,7 @@ __all__ = [
     "allocations",
     "checkpoints",
     "cluster",
+    "config_policies",
     "deletions",
     "disabled_machines",
     "erased_usage",

@@ -93,6 +93,23 @@ pool_bindings = sa.Table(
     ),
 )
 
+# What holds for all configurations of a workspace.
+config_policies = sa.Table(
+    "config_policies",
+    metadata,
+    sa.Column("id", sa.Integer, sa.Identity(), primary_key=True),
+    # NULL: of every workspace.
+    sa.Column("workspace_id", sa.ForeignKey("workspaces.id", ondelete="CASCADE")),
+    # EXPERIMENT or NTSC, as in the API.
+    sa.Column("workload", sa.Text, nullable=False),
+    # `invariant_config` and `constraints`, as they were set, with secrets.
+    sa.Column("content", JSONB, nullable=False),
+    sa.Column("updated_by", sa.ForeignKey("users.id"), nullable=False),
+    sa.Column("updated_at", TS, nullable=False, server_default=now()),
+    # One each; Postgres 15 knows NULLS NOT DISTINCT, this also holds before.
+    sa.Index("uq_config_policies", sa.text("coalesce(workspace_id, 0)"), "workload", unique=True),
+)
+
 groups = sa.Table(
     "groups",
     metadata,
