@@ -302,3 +302,15 @@ def test_a_container_without_our_package_says_so_and_is_not_tried_again() -> Non
     assert other.kind is ExitKind.INFRASTRUCTURE
     assert other.reason is not None and other.reason.endswith("the end of its log: segfault")
     assert ends.with_log(died, " \n") == died
+
+
+def test_a_pod_whose_node_is_gone_says_so_whoever_saw_it_first() -> None:
+    words = "its node is lost: node n1 is gone from the cluster"
+    collected = disruption("DeletionByPodGC", "PodGC: node no longer exists")
+    message = "PodGC: node no longer exists"
+    failed = pod(phase="Failed", message=message, conditions=collected)
+    removed = pod({"running": {}}, conditions=collected)
+    assert ended(pod=failed).reason == words
+    assert ended(pod=removed, pod_gone=True).reason == words
+    node = "node n1 is gone from the cluster"
+    assert ended(pod=pod({"running": {}}), pod_gone=True, node=node).reason == words

@@ -55,10 +55,10 @@ DISRUPTIONS = {
     "PreemptionByKubeScheduler": "preempted by a pod of higher priority",
     "DeletionByTaintManager": "removed from its node, which has a taint that it does not tolerate",
     "EvictionByEvictionAPI": "evicted, as when a node is drained",
-    "DeletionByPodGC": "removed, because its node is gone",
     "TerminationByKubelet": "ended by its node",
 }
 """The condition DisruptionTarget of a pod, by its reason."""
+NODE_GONE = "DeletionByPodGC"
 LOST_AT_START = re.compile(
     r"No module named '?determined|can't open file|[Nn]o such file or directory"
 )
@@ -237,6 +237,8 @@ def _why_failed(sight: Sight) -> str:
         if ended.get("exitCode"):
             words = said(ended.get("message") or ended.get("reason") or "")
             return f"init container {one.get('name')} ended with exit code {ended['exitCode']}: {words}"
+    if (_disruption(pod) or {}).get("reason") == NODE_GONE:
+        return why_gone(sight)
     return f"pod {sight.name} failed: {said(status.get('message') or why_gone(sight))}"
 
 
@@ -250,6 +252,9 @@ def _disruption(pod: Json) -> Json | None:
 def why_gone(sight: Sight) -> str:
     """Of a pod or a Job that was deleted, and not by its agent."""
     told = _disruption(sight.pod or {})
+    if told is not None and told.get("reason") == NODE_GONE:
+        # As where the agent has seen it itself; which of the two comes first is chance.
+        return f"its node is lost: node {node_of(sight.pod)} is gone from the cluster"
     if told is not None:
         words = DISRUPTIONS.get(str(told.get("reason")), said(told.get("reason")))
         message = said(told.get("message") or "")
