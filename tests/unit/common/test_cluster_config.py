@@ -233,8 +233,9 @@ def pools(*names: str) -> str:
         pytest.param(
             "security:\n  initial_user_password: first\n",
             [
-                "c.yaml:2: security.initial_user_password: the first passwords are not set here: leave it out, "
-                "and start the cluster with `det deploy local cluster-up --initial-user-password PASSWORD`",
+                "c.yaml:2: security.initial_user_password: the first passwords are not set here: leave it "
+                "out, and start the cluster with `det deploy local cluster-up --initial-user-password "
+                "PASSWORD`",
             ],
             id="the first passwords",
         ),
