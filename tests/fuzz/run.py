@@ -12,6 +12,8 @@ import asyncio
 import collections
 import random
 import time
+import urllib.parse
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.fuzz.guests import (
     GUESTS,
     HARMLESS,
     NOBODY,
+    RBAC,
     Guests,
     Service,
     a_service,
@@ -134,9 +137,14 @@ async def _burst(
 
 
 async def send(
-    client: httpx.AsyncClient, token: str | None, guest: str, request: Request, report: Report
+    client: httpx.AsyncClient,
+    token: str | None,
+    guest: str,
+    request: Request,
+    report: Report,
+    marks: Collection[str] = (),
 ) -> None:
-    """Send one request and record the result."""
+    """Send one request and record the result. ``marks``: texts that this guest may not see."""
     headers = dict(request.headers)
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -168,9 +176,20 @@ async def send(
         report.slowest.sort(reverse=True)
         del report.slowest[5:]
     report.statuses[answer.status_code] += 1
-    problem = complaint(answer.status_code, answer.text)
+    problem = complaint(answer.status_code, answer.text) or seen(request, answer, marks)
     if problem is not None:
         report.complaints.append(f"{problem}\n    {guest}: {request}")
+
+
+def seen(request: Request, answer: httpx.Response, marks: Collection[str]) -> str | None:
+    """The mark that the answer holds; what the request's body named, and the address of a refused one, may
+    be said again."""
+    said = "" if request.body is None else request.body.decode(errors="replace")
+    if answer.is_error:
+        said += urllib.parse.unquote(request.url)
+    text = answer.text
+    found = next((mark for mark in marks if mark in text and mark not in said), None)
+    return None if found is None else f"{answer.status_code} shows {found}: {text[:300]}"
 
 
 def check_log(service: Service, report: Report) -> None:
@@ -217,18 +236,35 @@ def main() -> None:
         "--by-schema", type=int, default=None, help="how many of them schemathesis makes; a quarter"
     )
     parser.add_argument(
+        "--roles",
+        type=int,
+        default=0,
+        help="so many more, in a cluster in mode rbac (by_role.py)",
+    )
+    parser.add_argument(
         "--loop",
         action="store_true",
         help="print what keeps the service's event loop (loop_watch.py)",
     )
     given = parser.parse_args()
+    failed = False
+    if given.roles:
+        from tests.fuzz.by_role import attack_by_role
+
+        with a_service(cluster=RBAC) as service:
+            report = asyncio.run(attack_by_role(service, given.roles, given.seed))
+        print(f"with roles:\n{report}\n", flush=True)
+        failed = report.failed
+    if given.count < 1:
+        raise SystemExit(failed)
     by_schema = given.count // 4 if given.by_schema is None else given.by_schema
-    with a_service("tests.fuzz.loop_watch" if given.loop else "determined_service") as service:
+    module = "tests.fuzz.loop_watch" if given.loop else "determined_service"
+    with a_service(module) as service:
         report = asyncio.run(_run(service, given.count - by_schema, given.seed))
         print(report, flush=True)
         if given.loop:
             print(*said_by_the_watch(service), sep="\n", flush=True)
-        failed = report.failed
+        failed = failed or report.failed
         if by_schema:
             from tests.fuzz.by_schema import attack_by_schema
 

@@ -9,17 +9,18 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.fuzz.by_role import attack_by_role
 from tests.fuzz.by_schema import attack_by_schema
-from tests.fuzz.guests import AGENT_TOKEN, Guests, Service, guests_of, service_on
+from tests.fuzz.guests import AGENT_TOKEN, RBAC, Guests, Service, guests_of, service_on
 from tests.fuzz.heavy import Heavy, bodies
-from tests.fuzz.run import Report, attack, check_log
+from tests.fuzz.run import Report, attack, check_log, seen
+from tests.fuzz.traffic import Request
 from tests.fuzz.verdict import complaint
+from tests.integration.conftest import new_database
 
 
 @pytest.fixture(scope="module")
 def service(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    from tests.integration.conftest import new_database
-
     folder: Path = tmp_path_factory.mktemp("fuzz")
     with service_on(new_database(postgres_server), folder) as found:
         yield found
@@ -41,6 +42,31 @@ async def test_no_request_is_a_fault(guests: Guests) -> None:
     assert report.sent > 150
     # Some requests must succeed, else only refusals were tested.
     assert report.statuses[200] > 15
+
+
+async def test_who_has_no_role_there_sees_and_changes_nothing(
+    postgres_server: str, tmp_path: Path
+) -> None:
+    with service_on(new_database(postgres_server), tmp_path, cluster=RBAC) as service:
+        report = await attack_by_role(service, 240, 1)
+    print(report)
+    assert not report.complaints, report
+    assert not report.changed, report
+    assert report.sent > 200
+    assert report.statuses[200] > 20
+    assert report.statuses[404] > 40
+
+
+def test_a_mark_in_an_answer_is_seen() -> None:
+    asked = Request("GET", "/api/v1/templates/zqmark")
+    for status, request, found in (
+        (200, asked, True),
+        (404, asked, False),
+        (404, Request("GET", "/api/v1/templates/3"), True),
+        (200, Request("POST", "/api/v1/models", b"zqmark"), False),
+    ):
+        answer = httpx.Response(status, text="the zqmark")
+        assert (seen(request, answer, ["zqmark"]) is not None) == found, (status, request)
 
 
 async def test_no_request_of_schemathesis_is_a_fault(guests: Guests) -> None:

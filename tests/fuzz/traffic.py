@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +105,62 @@ BODIES: dict[tuple[str, str], Any] = {
         "progress": 0.1,
     },
 }
+
+
+def _in_workspace(**values: Any) -> Callable[[Mine], Any]:
+    return lambda mine: {**copy.deepcopy(values), "workspaceId": mine.workspace_id}
+
+
+IN_PLACES: dict[tuple[str, str], Callable[[Mine], Any]] = {
+    ("POST", "/api/v1/workspaces"): lambda mine: {"name": "new", "defaultComputePool": "default"},
+    ("POST", "/api/v1/workspaces/{workspace_id}/projects"): lambda mine: {
+        "name": "new",
+        "description": "a",
+        "key": "NEW",
+    },
+    ("POST", "/api/v1/templates/{template_name}"): _in_workspace(config={"max_restarts": 1}),
+    **{
+        ("POST", f"/api/v1/{kind}"): _in_workspace(
+            config={"description": "a", "resources": {"slots": 0}, **more}
+        )
+        for kind, more in {
+            "commands": {"entrypoint": ["true"]},
+            "notebooks": {},
+            "shells": {},
+        }.items()
+    },
+    ("POST", "/api/v1/tensorboards"): lambda mine: {
+        "experimentIds": [mine.leg.experiment_id],
+        "trialIds": [mine.leg.trial_id],
+        "workspaceId": mine.workspace_id,
+    },
+    ("POST", "/api/v1/generic-tasks"): lambda mine: {
+        "config": "entrypoint: x",
+        "projectId": mine.project_id,
+        "parentId": mine.tasks.get("tasks"),
+    },
+    ("POST", "/api/v1/tokens"): lambda mine: {
+        "userId": mine.user_id,
+        "lifespan": "1h",
+        "description": "a",
+    },
+    ("POST", "/api/v1/users/setting"): lambda mine: {
+        "settings": [{"key": "a", "value": "b", "storagePath": "c"}]
+    },
+    ("POST", "/api/v1/groups/search"): lambda mine: {
+        "name": "g",
+        "userId": mine.user_id,
+        "limit": 5,
+    },
+    ("POST", "/api/v1/roles/search"): lambda mine: {"limit": 5},
+    ("POST", "/api/v1/roles/search/by-assignability"): lambda mine: {
+        "workspaceId": mine.workspace_id,
+        "limit": 5,
+    },
+    ("POST", "/api/v1/roles/search/by-ids"): lambda mine: {"roleIds": [1, 5]},
+    ("POST", "/api/v1/tasks/{task_id}/visits"): lambda mine: {"port": "", "path": "/"},
+}
+"""Bodies that name the place of what is made, or whom they ask about."""
 
 
 def _submission(draw: random.Random) -> dict[str, Any]:
@@ -238,6 +295,8 @@ class Traffic:
             given = _submission(draw)
         elif (method, path) in BODIES:
             given = copy.deepcopy(BODIES[method, path])
+        elif (method, path) in IN_PLACES:
+            given = IN_PLACES[method, path](mine)
         elif (method, path) in REQUESTS:
             given = REQUESTS[method, path].body(mine)
         else:

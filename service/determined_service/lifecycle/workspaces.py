@@ -33,9 +33,9 @@ from determined_service.base.checks import check_text
 from determined_service.base.db import hold_name
 from determined_service.base.errors import BadRequest, Conflict, NotFound, OverQuota
 from determined_service.lifecycle.experiments import run_name
-from determined_service.lifecycle.places import Place
+from determined_service.lifecycle.places import Place, workspace_of
 from determined_service.lifecycle.pools import require_pool
-from determined_service.state import prefect_states
+from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
 
 w, p = workspaces.c, projects.c
@@ -360,11 +360,21 @@ async def move_project(conn: AsyncConnection, project_id: int, to: int) -> None:
 
 
 async def move_experiment(change: Change, experiment_id: int, to: Place) -> None:
-    """Moves the experiment to the project, which is open and held. Raises NotFound; Conflict if it is being
-    deleted."""
+    """Moves the experiment to the project, which is open and held.
+
+    Raises NotFound; Conflict if it is being deleted; BadRequest, with the pools that may, if it has not ended
+    and its resource pool is bound to other workspaces (an ended one is asked when it is continued).
+    """
     e = experiments.c
     found = await change.conn.execute(
-        sa.select(e.project_id, e.state, e.name)
+        sa.select(
+            e.project_id,
+            e.state,
+            e.name,
+            e.unmanaged,
+            e.config["resources"]["resource_pool"].astext.label("pool"),
+            workspace_of(experiment_id).label("workspace_id"),
+        )
         .where(e.id == experiment_id)
         .with_for_update(key_share=True)
     )
@@ -373,6 +383,10 @@ async def move_experiment(change: Change, experiment_id: int, to: Place) -> None
         raise NotFound(f"experiment {experiment_id} does not exist")
     if row.state == DELETING:
         raise Conflict(f"experiment {experiment_id} is being deleted and cannot be moved")
+    elsewhere = row.workspace_id != to.workspace_id
+    if elsewhere and row.pool and not row.unmanaged and row.state not in states.ENDED:
+        where = f"experiment {experiment_id} cannot be moved to workspace {to.workspace!r}"
+        await require_pool(change.conn, row.pool, where, to.workspace_id)
     await change.conn.execute(
         sa.update(experiments).where(e.id == experiment_id).values(project_id=to.project_id)
     )

@@ -27,10 +27,9 @@ from determined.common.pipeline.kinds import APPROVAL, COMMAND, EVALUATE, EXPERI
 from determined.common.pipeline.resolving import NO_ITEM
 from determined_registry.database.tables import experiments, tasks
 from determined_registry.database.tables.people import FIRST
-from determined_service.access import targets
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
-from determined_service.access.targets import Kind, Target
+from determined_service.access.targets import Kind, Target, Workspace
 from determined_service.access.visible import seen_of
 from determined_service.base import topics
 from determined_service.base.db import Database, asking
@@ -363,7 +362,7 @@ async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]
         raise Conflict(
             f"user {row.username}, in whose name {what}, is deactivated: let another user {todo}"
         )
-    target = Target(Kind.EXPERIMENT, into=targets.Place(row.workspace_id, row.workspace))
+    target = Target(Kind.EXPERIMENT, into=Workspace(row.workspace_id, row.workspace))
     try:
         authorise(promoting.subject(row), Action.SUBMIT, target, "submit")
     except Forbidden as refusal:

@@ -33,6 +33,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import surroundings, unmanaged
+from determined_service.lifecycle.places import workspace_of
 from determined_service.lifecycle.pools import require_pool
 from determined_service.plots import links
 from determined_service.public import bodies_with_files
@@ -282,7 +283,8 @@ async def continue_experiment(
             )
         else:
             where = f"experiment {given.id} cannot be continued in its resource pool"
-            await require_pool(change.conn, found.resource_pool, where)
+            within = workspace_of(given.id)
+            await require_pool(change.conn, found.resource_pool, where, within)
         await continuation.begin_again(change, found, settings.cluster.quotas, begun)
     return await _answer(db, given.id, viewer_of(user), warnings, also=remarks)
 

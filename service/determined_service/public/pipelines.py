@@ -37,6 +37,7 @@ from determined_service.views.pipelines import (
     pipeline_json,
     select_pipelines,
 )
+from determined_service.views.secrets import Viewer
 from determined_service.views.values import moment
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
@@ -137,9 +138,7 @@ async def list_pipelines(
 async def read_pipeline_of(pipeline_id: Id, user: PipelineReader, db: Db) -> Response:
     """One pipeline with its steps, and every try of their experiments."""
     async with db.tx() as conn:
-        # A training process sees what everybody does.
-        own = user.user_id if user.allocation is None else None
-        found = await find_pipeline(conn, pipeline_id, sees_all=user.admin, owner_sees=own)
+        found = await find_pipeline(conn, pipeline_id, Viewer(user))
     if found is None:
         raise NotFound(f"pipeline {pipeline_id} does not exist")
     return JsonResponse({"pipeline": found})

@@ -139,22 +139,34 @@ async def put_template(
     admission: Annotated[Admission, may_named(Action.CHANGE, Kind.TEMPLATE)],
     db: Db,
 ) -> Response:
-    """Creates the template, or replaces its configuration if it exists."""
-    creator = admission.subject
-    authorise(creator, Action.CREATE, Target(Kind.TEMPLATE))
+    """Replaces the configuration of the template, or creates it if it does not exist."""
     name = keeping.check_name(template_name)
     await keeping.check(given.config, name)
+    if not await _replaced(admission, db, name, given.config):
+        creator = admission.subject
+        authorise(creator, Action.CREATE, Target(Kind.TEMPLATE))
+        try:
+            async with changing(db) as change:
+                within = await given.place(change.conn, creator)
+                await keeping.create(
+                    change.conn, name, given.config, creator.user_id, creator.task, within
+                )
+        except Conflict:
+            # Another request may have made it meanwhile.
+            if not await _replaced(admission, db, name, given.config):
+                raise
+    return await _answer(db, name)
+
+
+async def _replaced(admission: Admission, db: Database, name: str, config: dict[str, Any]) -> bool:
+    """False: the template does not exist, or the sender does not see it. Raises Forbidden."""
     try:
-        async with changing(db) as change:
-            within = await given.place(change.conn, creator)
-            await keeping.create(
-                change.conn, name, given.config, creator.user_id, creator.task, within
-            )
-    except Conflict:
         await admission.admit(name)
         async with changing(db) as change:
-            await keeping.replace_config(change.conn, name, given.config)
-    return await _answer(db, name)
+            await keeping.replace_config(change.conn, name, config)
+    except NotFound:
+        return False
+    return True
 
 
 @router.patch(ONE)

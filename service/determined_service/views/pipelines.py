@@ -18,6 +18,7 @@ from determined_registry.database.tables import (
     workspaces,
 )
 from determined_service.views.lists import weight
+from determined_service.views.secrets import Viewer
 from determined_service.views.values import moment
 
 p = pipelines.c
@@ -73,16 +74,16 @@ def pipeline_json(row: sa.Row[Any]) -> dict[str, Any]:
 
 
 async def find_pipeline(
-    conn: AsyncConnection, pipeline_id: int, *, sees_all: bool, owner_sees: int | None = None
+    conn: AsyncConnection, pipeline_id: int, viewer: Viewer | None
 ) -> dict[str, Any] | None:
     """One pipeline with its steps and every try of their experiments; None: there is none.
 
-    Items that may hold a secret are shown only where ``sees_all``, and to the owner (user ``owner_sees``).
+    Items that may hold a secret are shown to the owner and administrators; ``viewer`` None: to nobody.
     """
     row = (await conn.execute(select_pipelines().where(p.id == pipeline_id))).first()
     if row is None:
         return None
-    sees_all = sees_all or row.owner_id == owner_sees
+    sees_all = viewer is not None and viewer.owns(row.owner_id)
     text = await conn.execute(sa.select(p.plan).where(p.id == pipeline_id))
     plan = Plan.from_json(orjson.loads(text.scalar_one()))
     steps = list(

@@ -17,8 +17,7 @@ async def world(service_app: FastAPI) -> AsyncIterator[World]:
     """See :class:`World`."""
     found = World(service_app)
     yield found
-    for client in found.clients:
-        await client.aclose()
+    await found.close()
 
 
 @pytest.fixture

@@ -55,9 +55,8 @@ from determined_service.access.rules import Action
 from determined_service.access.sessions import open_session
 from determined_service.base import topics
 from determined_service.reference import declared_rules
-from tests.integration.conftest import client_of
 from tests.integration.roles import give, put_mode, take, user_id, workspace
-from tests.integration.service_api.world import SEARCHER, World, report
+from tests.integration.service_api.world import SEARCHER, Leg, World, report
 from tests.waiting import TIMEOUT_S, until_async
 
 KINDS = {"commands": "COMMAND", "notebooks": "NOTEBOOK", "shells": "SHELL"}
@@ -75,13 +74,17 @@ class Mine:
     project_id: int
     experiment_id: int
     trial_id: int
-    trial_task: str
+    leg: Leg
     job_id: str
     checkpoint: str
     model_id: int
     pipeline_id: int
     deletion_id: int
     tasks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def trial_task(self) -> str:
+        return self.leg.task_id
 
     @property
     def path(self) -> dict[str, Any]:
@@ -157,18 +160,20 @@ def reads() -> list[tuple[str, str]]:
     )
 
 
-async def _person(app: FastAPI, word: str) -> tuple[int, int, httpx.AsyncClient]:
+async def _person(world: World, word: str) -> tuple[int, int, httpx.AsyncClient]:
     """A user with the role Editor in a workspace of its own."""
+    app = world.app
     own = await user_id(app, f"user-{word[::-1]}")
     place = await workspace(app, word)
     await give(app, f"user-{word[::-1]}", "Editor", place)
     async with app.state.db.tx() as conn:
         token = await open_session(conn, own, 1)
-    return own, place, client_of(app, token)
+    return own, place, world.client(token)
 
 
-async def _fill(app: FastAPI, world: World, word: str) -> Mine:
-    own, place, client = await _person(app, word)
+async def fill(world: World, word: str) -> Mine:
+    """The things of a new user in a new workspace, which is called ``word``."""
+    own, place, client = await _person(world, word)
     now = datetime.datetime.now(datetime.UTC)
     async with world.db.tx() as conn:
         project = await conn.scalar(
@@ -371,7 +376,7 @@ async def _fill(app: FastAPI, world: World, word: str) -> Mine:
         int(project or 0),
         experiment_id,
         trial_id,
-        leg.task_id,
+        leg,
         str(job_id),
         str(checkpoint),
         int(model_id or 0),
@@ -402,11 +407,9 @@ def _archive(name: str) -> bytes:
 @pytest.fixture
 async def two(service_app: FastAPI, world: World) -> AsyncIterator[tuple[Mine, Mine]]:
     """Two users with a workspace each, in a cluster with roles."""
-    found = [await _fill(service_app, world, word) for word in ("zqalphaqz", "zqbetaqz")]
+    found = [await fill(world, word) for word in ("zqalphaqz", "zqbetaqz")]
     await put_mode(service_app)
     yield found[0], found[1]
-    for one in found:
-        await one.client.aclose()
 
 
 def _task_in(path: str, mine: Mine) -> str:

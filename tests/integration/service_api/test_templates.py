@@ -19,6 +19,8 @@ from determined.common.api.errors import (
 )
 from determined.experimental import Determined
 from tests.integration.conftest import client_of
+from tests.integration.roles import give, put_mode, take, workspace
+from tests.waiting import until_async
 
 API = "/api/v1/templates"
 CONFIG = """
@@ -204,6 +206,35 @@ async def test_others_use_it_and_only_its_owner_changes_it(
         assert "its owner determined" in refused(await request, 403)
     await put(other, "theirs", {})
     assert "its owner kim" in refused(await user.delete(f"{API}/theirs"), 403)
+
+
+async def test_who_may_change_a_template_need_not_be_allowed_to_make_one(
+    user: httpx.AsyncClient, other: httpx.AsyncClient, service_app: FastAPI
+) -> None:
+    there = await workspace(service_app, "vision")
+    ok(await user.post(f"{API}/theirs", json={"config": {}, "workspaceId": there}))
+    ok(await user.post(f"{API}/hidden", json={"config": {}}))
+    await give(service_app, "kim", "Editor", there)
+    await put_mode(service_app)
+    # Without a workspace, a new one would be in Uncategorized, where kim has no role.
+    found = ok(await other.put(f"{API}/theirs", json={"config": {"max_restarts": 3}}))["template"]
+    assert (found["config"], found["workspaceId"]) == ({"max_restarts": 3}, there)
+    said = refused(await other.put(f"{API}/new", json={"config": {}}), 403)
+    assert "that needs the role Editor in workspace 'Uncategorized'" in said
+    taken = {"config": {"max_restarts": 4}, "workspaceId": there}
+    assert "exists already" in refused(await other.put(f"{API}/hidden", json=taken), 409)
+    ok(await other.put(f"{API}/own", json=taken))
+    await take(service_app, "kim")
+    await give(service_app, "kim", "Viewer", there)
+
+    async def is_refused() -> bool:
+        same = {"config": {"max_restarts": 3}}
+        return (await other.put(f"{API}/theirs", json=same)).status_code == 403
+
+    await until_async("the role is taken", is_refused)
+    assert "may not change" in refused(await other.put(f"{API}/theirs", json=taken), 403)
+    found = ok(await other.get(f"{API}/theirs"))["template"]
+    assert found["config"] == {"max_restarts": 3}
 
 
 async def test_of_two_that_create_it_one_does(user: httpx.AsyncClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from typing import Any
 
@@ -288,6 +289,48 @@ async def test_a_bound_pool_is_for_its_workspaces_alone(
     assert "gpu" in await pools(one["id"])
     missing = await admin.post(path, json={"workspaceNames": ["visoin"]})
     assert "did you mean 'vision'" in refused(missing, 404)
+
+
+async def test_an_experiment_stays_where_its_pool_is(
+    user: httpx.AsyncClient, admin: httpx.AsyncClient, world: World
+) -> None:
+    async with world.db.tx() as conn:
+        await conn.execute(sa.text("INSERT INTO pools (name) VALUES ('gpu')"))
+    one, two = await made(user), await made(user, "speech")
+    cats, words = await project(user, one["id"]), await project(user, two["id"], "words")
+    path = "/api/v1/resource-pools/gpu/workspace-bindings"
+    ok(await admin.post(path, json={"workspaceNames": ["vision"]}))
+    config = {
+        "name": "x",
+        "entrypoint": "x",
+        "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 1}},
+        "resources": {"resource_pool": "gpu"},
+        "workspace": "vision",
+        "project": "cats",
+    }
+    submitted = {"config": json.dumps(config), "activate": False}
+    experiment = ok(await user.post("/api/v1/experiments", json=submitted))["experiment"]["id"]
+    move = f"/api/v1/experiments/{experiment}/move"
+    there = {"destinationProjectId": words["id"]}
+    said = refused(await user.post(move, json=there), 400)
+    assert said.startswith(
+        f"experiment {experiment} cannot be moved to workspace 'speech': resource pool"
+    )
+    assert "'speech' is none of them (allowed: default)" in said
+    dogs = await project(user, one["id"], "dogs")
+    ok(await user.post(move, json={"destinationProjectId": dogs["id"]}))
+    ok(await admin.post(path, json={"workspaceNames": ["speech"]}))
+    ok(await user.post(move, json=there))
+    # What has ended moves, and its pool is asked for when it goes on.
+    async with world.db.tx() as conn:
+        await conn.execute(
+            sa.update(experiments).where(experiments.c.id == experiment).values(state="CANCELED")
+        )
+    ok(await admin.put(path, json={"workspaceIds": [one["id"]]}))
+    said = refused(await user.post("/api/v1/experiments/continue", json={"id": experiment}), 400)
+    assert "'speech' is none of them" in said
+    ok(await user.post(move, json={"destinationProjectId": cats["id"]}))
+    ok(await user.post("/api/v1/experiments/continue", json={"id": experiment}))
 
 
 async def remaining(world: World, table: sa.Table, one: int) -> Any:

@@ -63,10 +63,11 @@ def report(steps: int, group: str = "training", **values: Any) -> dict[str, Any]
 
 
 class World:
-    """Makes rows; ``app`` must be started."""
+    """Makes rows; ``app`` must be started. ``url``: its clients send there, instead of to ``app``."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, url: str | None = None) -> None:
         self.app = app
+        self.url = url
         self.db: Database = app.state.db
         self.clients: list[httpx.AsyncClient] = []
 
@@ -152,13 +153,24 @@ class World:
                     start_time=sa.func.now(),
                 )
             )
+        client = self.client(token)
+        return Leg(experiment_id, trial_id, request_id, run_id, allocation_id, client)
+
+    def client(self, token: str) -> httpx.AsyncClient:
+        """A client with this token, closed with the world."""
         client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(self.app),
-            base_url="http://service",
+            transport=None if self.url else httpx.ASGITransport(self.app),
+            base_url=self.url or "http://service",
             headers={"Authorization": f"Bearer {token}"},
+            timeout=30,
         )
         self.clients.append(client)
-        return Leg(experiment_id, trial_id, request_id, run_id, allocation_id, client)
+        return client
+
+    async def close(self) -> None:
+        """Closes its clients."""
+        while self.clients:
+            await self.clients.pop().aclose()
 
     async def leg(self, **values: Any) -> Leg:
         """A running leg of a new trial of a new experiment."""

@@ -231,6 +231,15 @@ def pools(*names: str) -> str:
             id="what would mislead",
         ),
         pytest.param(
+            "security:\n  initial_user_password: first\n",
+            [
+                "c.yaml:2: security.initial_user_password: the first passwords are not set here: leave it "
+                "out, and start the cluster with `det deploy local cluster-up --initial-user-password "
+                "PASSWORD`",
+            ],
+            id="the first passwords",
+        ),
+        pytest.param(
             "resource_pools: [{pool_name: default, fallback: far}]\nadditional_resource_managers:\n"
             "- resource_manager: {type: kubernetes, default_aux_resource_pool: k8s,\n"
             "    scheduler: {type: fair_share, preemption: true}}\n"

@@ -106,7 +106,12 @@ class Security(Section):
     )
     token: Tokens = Field(default_factory=Tokens, description="how long access tokens are good")
     initial_user_password: Annotated[
-        Any, NotUsed("`det deploy local cluster-up --initial-user-password` sets it")
+        Any,
+        refused(
+            "the first passwords are not set here: leave it out, and start the cluster with `det deploy "
+            "local cluster-up --initial-user-password PASSWORD`, or initialUserPassword of the Helm chart",
+            lambda value: value == "",
+        ),
     ] = Field(None, exclude=True)
 
 

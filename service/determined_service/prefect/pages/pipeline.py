@@ -16,7 +16,7 @@ MOST = 50
 
 async def pipeline_page(conn: AsyncConnection, pipeline_id: int) -> str | None:
     """The page as Markdown; None: the pipeline is gone. Everybody with Prefect's password sees it."""
-    found = await find_pipeline(conn, pipeline_id, sees_all=False)
+    found = await find_pipeline(conn, pipeline_id, None)
     if found is None:
         return None
     parts = [
