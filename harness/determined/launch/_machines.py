@@ -34,6 +34,7 @@ class Machines:
                     peer.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         # The first machine serves the store by which workers meet: it stays to the end.
         self._is_first = self.awaited = 0 not in peers
+        self._has_told = False
 
     def descriptors(self) -> list[int]:
         """The objects to wait on; when one is readable, call :meth:`hear`."""
@@ -50,6 +51,9 @@ class Machines:
             why: str | None = json.loads(peer.receive())
         except errors.WorkerLost:
             self._forget(descriptor)
+            if self._has_told and not self._is_first:
+                # The first machine stays only until it knows of all ends, and this part has told its own.
+                return None
             return f"the launcher on {self._addresses[peer.rank]} is gone"
         if why is None and self._is_first:
             # It has nothing more to say. The others keep the connection: their own end is still to be told.
@@ -62,6 +66,7 @@ class Machines:
 
     def tell(self, why: str | None) -> None:
         """Tell the other launchers that this part has ended: because of ``why``, or well (None)."""
+        self._has_told = True
         for peer in self._peers.values():
             try:
                 peer.send(json.dumps(why).encode())

@@ -68,6 +68,18 @@ def test_ends_that_cross_are_both_heard(pair: tuple[Machines, Machines]) -> None
     assert not closing.is_alive()
 
 
+def test_the_first_machine_may_go_once_it_knows_of_the_others_end(
+    pair: tuple[Machines, Machines],
+) -> None:
+    """The other one still reads its workers' last output."""
+    first, other = pair
+    other.tell(None)
+    assert hear(first) is None
+    first.tell(None)
+    first.close()
+    assert hear(other) is None
+
+
 @pytest.mark.parametrize("why", ["rank 3 ended with exit code 1", None])
 def test_a_failure_and_a_vanished_launcher(
     pair: tuple[Machines, Machines], why: str | None
