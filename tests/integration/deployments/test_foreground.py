@@ -163,8 +163,8 @@ def test_a_migration_that_fails_changes_nothing_of_prefects(
         (
             "service",
             "db_url: postgresql://nobody:x@127.0.0.1:1/none\nprefect_api_url: http://127.0.0.1:1/api\n"
-            "agent_token: token\ndata_dir: /nowhere\n",
-            "error: the database of the service (db_url) does not answer: connection failed",
+            "agent_token: token\ndata_dir: /nowhere\ndb_wait_s: 0\n",
+            "names the database; a server that needs longer to come up than 0 s is waited for longer with",
         ),
         ("prefect", "[]", "service.yaml: expected settings, name: value"),
         ("prefect", None, "service.yaml cannot be read"),
