@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,20 @@ import pytest
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.testing import LauncherContract
 from tests.kubernetes.conftest import NODES_ARE_HERE, VERSIONS, Target
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("target", VERSIONS, indirect=True, scope="session")
 class TestKubernetes(LauncherContract):
     @pytest.fixture(autouse=True)
-    def where(self, target: Target) -> None:
+    def where(self, target: Target) -> Iterator[None]:
         if target.standin is None and not NODES_ARE_HERE:
             pytest.skip(
                 "the contract's jobs write files that the tests read: DET_TEST_NODES_ARE_HERE=1"
             )
+        yield
+        # Other tests look at the whole namespace.
+        until("nothing is left", target.left, equals=[])
 
     @pytest.fixture
     def launcher_name(self) -> str:

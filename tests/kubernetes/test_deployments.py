@@ -189,6 +189,7 @@ def test_what_is_changed_in_the_pools_template_reaches_the_job(
 
 
 def test_a_run_that_dies_has_crashed(prefect: Prefect, agent: Agent, target: Target) -> None:
+    """Prefect's observer sees it, for which only the agent's settings name the cluster."""
     run = running(prefect, agent, prefect.deploy("dies"))
     (pod,) = pods_of(target, run)
     assert target.standin is not None

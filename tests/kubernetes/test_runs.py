@@ -185,12 +185,6 @@ def node_number(pod: dict[str, Any]) -> str:
     return str(pod["metadata"]["labels"]["determined-prefect.io/node"])
 
 
-def test_prefects_observer_finds_the_cluster(agent: Agent) -> None:
-    """Where only the agent's settings name it."""
-    until("it is logged in", lambda: "authentication has finished" in agent.log(), show=agent.log)
-    assert "LoginError" not in agent.log()
-
-
 def test_pause_and_resume(
     cluster: LocalCluster, agent: Agent, target: Target, tmp_path: Path
 ) -> None:

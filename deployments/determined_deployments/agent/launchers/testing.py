@@ -267,6 +267,7 @@ class LauncherContract:
         assert not first.ended.done()
         (tmp_path / "7.a.1" / "go").touch()
         assert (await asyncio.wait_for(first.ended, SECONDS)).in_order
+        await first.clean_up()
 
     async def test_jobs_go_on_when_the_agent_is_killed_and_the_next_one_has_them(
         self, agent_config: AgentConfig, tmp_path: Path
