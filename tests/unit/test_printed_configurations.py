@@ -12,6 +12,7 @@ from determined import expconf
 from determined.common import cluster_config
 from determined.common.cluster_config.config import ClusterConfig
 from determined.common.pipeline import reading
+from determined.expconf.policies import PolicyFile, check_policy
 from determined_deployments.agent.config import AgentConfig
 from determined_service.base.settings import Settings
 from determined_service.retraining.plans import Plan
@@ -50,6 +51,8 @@ def judge(text: str) -> None:
     elif names <= {*Plan.model_fields, *BESIDE_PLANS}:
         given = {name: value for name, value in data.items() if name not in BESIDE_PLANS}
         Plan.model_validate({**OF_PLANS, **given})
+    elif names <= set(PolicyFile.model_fields):
+        check_policy(document, of_tasks=False)
     elif names <= set(ClusterConfig.model_fields):
         cluster_config.read_text(text)
     else:
