@@ -59,6 +59,7 @@ def test_the_topics() -> None:
         "kept runs",
         "cluster",
         "roles",
+        "policies",
         "service log",
     }
     assert named == set(NAMED)
