@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from determined.cli import completion
-from determined.cli.arguments.options import Csv, Json, OutputDir, Quiet, chosen
+from determined.cli.arguments.options import Csv, Json, Order, OutputDir, Quiet, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.experiment.lists import CHECKPOINTS
 from determined.cli.groups import group
@@ -151,13 +151,6 @@ class SortBy(StrEnum):
     DESCRIPTION = "description"
     CREATION_TIME = "creation_time"
     LAST_UPDATED_TIME = "last_updated_time"
-
-
-class Order(StrEnum):
-    """In which direction."""
-
-    ASC = "asc"
-    DESC = "desc"
 
 
 @app.command("list|ls")

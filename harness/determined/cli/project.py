@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from determined.cli.arguments.confirmation import Yes, confirm
-from determined.cli.arguments.options import Csv, Json, Limit, Offset, chosen
+from determined.cli.arguments.options import Csv, Json, Limit, Offset, Order, chosen
 from determined.cli.arguments.places import (
-    Order,
     PlaceSort,
     Project,
     Workspace,

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from determined.cli.arguments.confirmation import Yes, confirm
-from determined.cli.arguments.options import Csv, Json, Limit, Offset, Yaml, chosen
+from determined.cli.arguments.options import Csv, Json, Limit, Offset, Order, Yaml, chosen
 from determined.cli.arguments.places import (
-    Order,
     PlaceSort,
     Workspace,
     listing,

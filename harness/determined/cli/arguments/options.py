@@ -52,6 +52,13 @@ OutputDir = Annotated[
 ]
 
 
+class Order(StrEnum):
+    """The direction of a list."""
+
+    ASC = "asc"
+    DESC = "desc"
+
+
 class Pages(StrEnum):
     """How much of a list to fetch."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from determined.cli.arguments.options import Order
 from determined.cli.errors import CliError, talk
 from determined.cli.output import format as f
 from determined.cli.state import State, state
@@ -36,13 +37,6 @@ class PlaceSort(StrEnum):
 
     ID = "id"
     NAME = "name"
-
-
-class Order(StrEnum):
-    """The direction of a list."""
-
-    ASC = "asc"
-    DESC = "desc"
 
 
 def listing(sort_by: PlaceSort, order_by: Order) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.arguments.options import Csv, Json, Order, chosen
 from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.launched.nouns import reference, references
@@ -39,13 +39,6 @@ class SortBy(StrEnum):
     RESOURCE_POOL = "resourcePool"
     WORKSPACE_NAME = "workspaceName"
     START_TIME = "startTime"
-
-
-class Order(StrEnum):
-    """The direction of a list."""
-
-    ASC = "asc"
-    DESC = "desc"
 
 
 def _place(record: Record) -> Any:
