@@ -73,7 +73,8 @@ def _ssh_with_this_home(checkout: Path) -> None:
 
 @contextlib.contextmanager
 def _ended(cluster: LocalCluster) -> Iterator[None]:
-    """Programs that a page has left running take no slots from the next one."""
+    """Programs that a page has left running take no slots from the next one, its workspaces no names."""
+    before = {workspace["name"] for workspace in cluster.json("workspace", "list")}
     try:
         yield
     finally:
@@ -82,6 +83,8 @@ def _ended(cluster: LocalCluster) -> Iterator[None]:
             ids = [task["id"] for task in cluster.json(kind, "list") if not task.get("endTime")]
             if ids:
                 cluster.det(kind, "kill", *ids, check=False)
+        for name in {workspace["name"] for workspace in cluster.json("workspace", "list")} - before:
+            cluster.det("workspace", "delete", "--yes", name)
 
 
 @pytest.mark.timeout(LIMIT_S)
