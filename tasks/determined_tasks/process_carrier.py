@@ -176,7 +176,7 @@ class ProcessCarrier(Carrier):
         self._start = plan
         self._oom_before = exit_reason.oom_kills()
         if self._limits is not None:
-            self._group.make(self._limits)
+            self._group.make(self._limits, len(spec.slot_ids))
         self._user = process.start(
             plan,
             env=env,

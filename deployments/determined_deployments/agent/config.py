@@ -119,6 +119,10 @@ class LimitsOfLegs(BaseModel):
     open_files: int | None = Field(default=None, ge=64)
     """Of each process. None: 65,536; in a container the engine's own limit, beyond which it can give none."""
 
+    cpus: float | None = Field(default=None, ge=0.1, le=100_000, allow_inf_nan=False)
+    """Processors that all its processes together compute on. None: what is free, and where legs compete, a
+    share that grows with their slots."""
+
     @field_validator("memory")
     @classmethod
     def _is_size(cls, value: int | str) -> int:

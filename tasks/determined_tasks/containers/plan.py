@@ -30,6 +30,7 @@ from determined_tasks.containers.settings import (
 )
 from determined_tasks.containers.sizes import size_in_bytes
 from determined_tasks.identity import Identity
+from determined_tasks.leg_groups import MOST_SHARES, SHARES
 from determined_tasks.limits import OOM_SCORE
 from determined_tasks.ports import LOOPBACK
 from determined_tasks.task_environment import LONGEST_VARIABLE, Place
@@ -206,6 +207,7 @@ def _host_config(
         "Init": True,
         # A program that forks without end ends its own task, not the machine's others.
         "PidsLimit": settings.processes,
+        "CpuShares": min(SHARES * max(1, len(spec.slot_ids)), MOST_SHARES),
         "OomScoreAdj": OOM_SCORE,
         "RestartPolicy": {"Name": "no"},
     }
@@ -217,6 +219,9 @@ def _host_config(
         host["Ulimits"] = [{"Name": "nofile", "Soft": most, "Hard": most}]
     if network == "bridge":
         host["ExtraHosts"] = ["host.docker.internal:host-gateway"]
+    if settings.cpus is not None:
+        # An engine refuses more than it has.
+        host["NanoCpus"] = int(min(settings.cpus, os.cpu_count() or 1) * 1e9)
     if settings.memory is not None:
         # Without swap beside it, which would only make the end slower.
         host["Memory"] = host["MemorySwap"] = settings.memory
