@@ -137,7 +137,7 @@ class Agent:
                     HEARTBEAT_S,
                     VERSION,
                     experiments.known(),
-                    experiments.untold_sizes(),
+                    experiments.untold_sizes(legs.running),
                     watch.untold(),
                 )
                 work = await service.work(self._config.agent_id, request)

@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import __version__
-from determined.common.wire import version
+from determined.common.wire import limits, version
 from determined.common.wire.agents import (
     MOUNTS,
     PROGRAMS,
@@ -364,8 +364,11 @@ async def find_work(
 
 
 async def note_packages(db: Database, agent_id: str, found: Mapping[str, int]) -> None:
-    """What experiments have installed on the agent, in bytes, in place of what it said before."""
-    kept = {key: size for key, size in found.items() if key.isdecimal() and int(key) < 1 << 31}
+    """What experiments and allocations have installed on the agent, in bytes, in place of what it said
+    before."""
+    kept = {
+        key: size for key, size in found.items() if not key.isdecimal() or int(key) <= limits.INT32
+    }
     async with db.tx() as conn:
         await conn.execute(
             sa.update(agents).where(agents.c.id == agent_id).values(package_bytes=kept)

@@ -111,13 +111,15 @@ _KINDS = {
         # As agents have measured them lately.
         """
         SELECT coalesce(sum(cast(p.bytes AS bigint)), 0)
-        FROM agents g CROSS JOIN jsonb_each_text(g.package_bytes) AS p (experiment, bytes)
-        JOIN experiments e ON e.id = cast(p.experiment AS int)
-        WHERE e.owner_id = u.id
+        FROM agents g CROSS JOIN jsonb_each_text(g.package_bytes) AS p (id, bytes)
+        LEFT JOIN experiments e ON e.id = CASE WHEN p.id ~ '^[0-9]+$' THEN cast(p.id AS int) END
+        LEFT JOIN (allocations a JOIN tasks k ON k.id = a.task_id)
+            ON a.id = p.id AND a.state <> 'TERMINATED'
+        WHERE k.owner_id = u.id OR e.owner_id = u.id
         AND e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')
         """,
-        "bytes of packages on agents, installed by experiments that have not ended",
-        "wait until some have, or end some (det experiment kill ID)",
+        "bytes of packages on agents, installed by experiments and tasks that have not ended",
+        "wait until some have, or end some (det experiment kill ID, det task kill ID)",
     ),
 }
 _BOUNDED = frozenset(

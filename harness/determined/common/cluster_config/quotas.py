@@ -42,7 +42,7 @@ class Quotas(Section):
     )
     package_bytes: Bytes = Field(
         200 * _GIB,
-        description="packages that experiments which have not ended have installed on agents",
+        description="packages that experiments and tasks which have not ended have installed on agents",
     )
     access_tokens: Count = Field(100, description="access tokens that are good")
     sessions: Count = Field(

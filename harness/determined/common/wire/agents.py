@@ -109,7 +109,8 @@ class WorkRequest(Message):
 
     ``running``: allocations that the agent has started and not yet reported as ended. ``prefect_poll_seq``:
     the last number that it received, see :class:`Work`. ``experiments``: those of which it keeps something
-    until they have ended. ``package_bytes``: what these have installed, by their numbers as texts;
+    until they have ended. ``package_bytes``: what these have installed, by their numbers as texts, and what
+    running allocations have, that share nothing with others, by their ids;
     ``programs``: the :data:`PROGRAMS` in :attr:`Registration.lacks`, as people install them while the agent
     runs. None: as it was said last.
     """
