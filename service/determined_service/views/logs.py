@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import codecs
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,6 +25,8 @@ from determined_service.views.tasks import announced, has_ended, require_task
 from determined_service.views.values import parse_time
 
 CHUNK = 1000
+STEP_BYTES = 16 * 1024
+"""Bytes of log that are written as JSON in one go."""
 # Seconds after which an end is noticed that was not announced (a lost connection).
 RECHECK_S = 10.0
 
@@ -276,28 +279,61 @@ async def follow_logs_of_trial(
         place += 1
 
 
-def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> bytes:
+def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> Iterator[bytes]:
     """Rows of :func:`read_logs` as NDJSON, each ``{"result": v1TaskLogsResponse}``; with ``trial_id``,
     ``v1TrialLogsResponse``. ``log`` is the line as printed, ``message`` the line to show.
 
-    An answer may hold a hundred thousand lines, so what neighbouring lines have in common is written once.
+    In steps of about ``STEP_BYTES`` of log, some of which yield nothing yet: bytes that are not UTF-8 take
+    0.4 s for each megabyte. An answer may hold a hundred thousand lines, so what neighbouring lines have in
+    common is written once.
     """
     origin: tuple[Any, ...] | None = None
     fields, begin = b"", ""
     found: list[bytes] = []
+    size = 0
     for id_, time, line, *rest in rows:
         if origin != (now := tuple(rest)):
             origin = now
             fields, begin = _origin_json(*rest, trial_id=trial_id), _prefix(rest)
-        log = line.decode("utf-8", "backslashreplace")
-        ending = "" if log.endswith("\n") else "\n"
+        head = b'{"result":{"id":"%d","timestamp":"%s","message":' % (id_, time.encode())
         # Milliseconds are enough to read.
-        message = f"[{time[:-4]}Z]{begin} || {log}{ending}"
+        before = f"[{time[:-4]}Z]{begin} || "
+        ending = "" if line.endswith(b"\n") else "\n"
+        if size + len(line) > STEP_BYTES and found:
+            yield one_line_each(b"".join(found))
+            found, size = [], 0
+        if len(line) > STEP_BYTES:
+            yield from _long_line(line, head, before, ending, fields)
+            continue
+        log = line.decode("utf-8", "backslashreplace")
+        message = f"{before}{log}{ending}"
         found.append(
-            b'{"result":{"id":"%d","timestamp":"%s","message":%s,"log":%s,%s}\n'
-            % (id_, time.encode(), orjson.dumps(message), orjson.dumps(log), fields)
+            b'%s%s,"log":%s,%s}\n' % (head, orjson.dumps(message), orjson.dumps(log), fields)
         )
-    return one_line_each(b"".join(found))
+        size += len(line)
+    yield one_line_each(b"".join(found))
+
+
+def _long_line(
+    line: bytes, head: bytes, before: str, ending: str, fields: bytes
+) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    escaped: list[bytes] = []
+    for begin in range(0, len(line), STEP_BYTES):
+        end = begin + STEP_BYTES
+        text = decoder.decode(line[begin:end], final=end >= len(line))
+        escaped.append(one_line_each(_escaped_json(text)))
+        yield b""
+    yield b'%s"%s' % (head, _escaped_json(before))
+    yield from escaped
+    yield b'%s","log":"' % _escaped_json(ending)
+    yield from escaped
+    yield b'",%s}\n' % fields
+
+
+def _escaped_json(text: str) -> bytes:
+    """The inside of a JSON string."""
+    return orjson.dumps(text)[1:-1]
 
 
 def _origin_json(
