@@ -9,11 +9,17 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from determined_registry.database.tables import experiments, trials
+from determined_registry.database.tables import experiments, model_definitions, trials
 from determined_service.deleting.erasure import erase
 from determined_service.state.change import changing
 from tests.integration.quotas import put_quotas
-from tests.integration.service_api.test_quotas import new_id, refused, submission, submit
+from tests.integration.service_api.test_quotas import (
+    launch_with,
+    new_id,
+    refused,
+    submission,
+    submit,
+)
 from tests.integration.service_api.test_unmanaged import say
 from tests.integration.service_api.world import World
 
@@ -93,3 +99,24 @@ async def test_trials_of_others_do_not_count(
         await world.leg(owner_id=made.json()["user"]["id"])
     await put_quotas(service_app, stored_trials=4)
     new_id(await submit(user, trials=2))
+
+
+async def test_context_directories_of_ended_commands_count(
+    service_app: FastAPI, user: httpx.AsyncClient, world: World
+) -> None:
+    """A directory stays with its command, which can be forked."""
+
+    async def stored() -> int:
+        ((found,),) = await world.rows(sa.select(sa.func.sum(model_definitions.c.size)))
+        return int(found)
+
+    answer = await launch_with(user, b"first")
+    assert answer.status_code == 200, answer.text
+    ended = await user.post(f"/api/v1/commands/{answer.json()['command']['id']}/kill")
+    assert ended.status_code == 200, ended.text
+    one = await stored()
+    await put_quotas(service_app, model_definition_bytes=one + 20)
+    said = f"at most {one + 20} are allowed (quotas.model_definition_bytes)"
+    refused(await launch_with(user, b"other"), said, ".detignore")
+    assert await stored() == one
+    assert (await launch_with(user, b"first")).status_code == 200
