@@ -25,6 +25,9 @@ WEIGHT, MOST_WEIGHT = 100, 10_000
 """Of processor time, with version 2: the kernel's default, for each of a leg's slots, and its most."""
 SHARES, MOST_SHARES = 1024, 262_144
 """The same with version 1."""
+HOME_PROCESSES = 4
+"""With version 1 all legs together compete with single processes of the machine: on each processor they get
+as much as so many of them. One process must not get as much as all legs, and the cluster's own must get some."""
 PERIOD_US = 100_000
 """Within this time a leg computes as long as it may: the kernel's default."""
 PROBE = "probe"
@@ -112,11 +115,10 @@ def _pass_on(folder: Path) -> None:
 
 
 def _weigh(home: Path) -> None:
-    """Version 1: all legs together compete with single processes of the machine, of which one must not get as
-    much as all of them."""
     shares = home / "cpu.shares"
     if shares.exists():
-        shares.write_text(str(min(SHARES * (os.cpu_count() or 1), MOST_SHARES)))
+        of_all = SHARES * HOME_PROCESSES * (os.cpu_count() or 1)
+        shares.write_text(str(min(of_all, MOST_SHARES)))
 
 
 def _probe(folder: Path) -> None:
