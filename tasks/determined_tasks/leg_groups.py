@@ -27,7 +27,8 @@ SHARES, MOST_SHARES = 1024, 262_144
 """The same with version 1."""
 HOME_PROCESSES = 4
 """With version 1 all legs together compete with single processes of the machine: on each processor they get
-as much as so many of them. One process must not get as much as all legs, and the cluster's own must get some."""
+as much as this number of them. One process must not get as much as all legs, and the cluster's own must get
+some, too."""
 PERIOD_US = 100_000
 """Within this time a leg computes as long as it may: the kernel's default."""
 PROBE = "probe"
