@@ -168,7 +168,7 @@ class Proxy:
         if address and self._of_address[address] >= most:
             text = (
                 f"your address has {most} connections to tasks, which is the most (quotas.connections of the "
-                "cluster configuration): close some"
+                "cluster configuration): close some, or ask an administrator, who may raise it"
             )
             with contextlib.suppress(OSError):
                 sock.send(refuse(Refusal(503, text, again=True), None, False))
