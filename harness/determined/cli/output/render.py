@@ -109,6 +109,11 @@ def show_sections(
             _write_table(section, out, LINES_IN_DESCRIPTIONS, is_list=len(section.records) > 1)
 
 
+def show_one(columns: Sequence[Column], document: Record, fmt: Format) -> None:
+    """Prints one record: ``document`` as JSON, or its columns."""
+    show_sections([Section("", columns, [document])], fmt, document=document)
+
+
 def print_json(document: Any, file: TextIO | None = None) -> None:
     """Indented JSON; NaN and infinities become null. Control characters are escaped, so the document is
     whole and harmless to a terminal."""
