@@ -69,7 +69,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedExperiment:
     """The checked parts of a submission that need no database."""
 
     config: dict[str, Any]
@@ -98,7 +98,7 @@ class SubmissionPlan:
 
 async def prepare(
     submission: Submission, settings: Settings, place: Place = FIRST_PLACE
-) -> Prepared:
+) -> PreparedExperiment:
     """The checks without the database, which take most of the time. Raises BadRequest with all errors."""
     text = submission.config
     files = () if submission.definition is not None else submission.model_definition
@@ -109,7 +109,7 @@ async def prepare(
     await check_patterns(complete.config)
     if not small:
         definition = await asyncio.to_thread(pack, files)
-    return Prepared(
+    return PreparedExperiment(
         complete.config, begun, submission.definition or definition, place, complete.remarks
     )
 
@@ -132,7 +132,7 @@ def _prepare(
 async def plan(
     conn: AsyncConnection,
     submission: Submission,
-    prepared: Prepared,
+    prepared: PreparedExperiment,
     settings: Settings,
     owner_id: int,
 ) -> SubmissionPlan:
