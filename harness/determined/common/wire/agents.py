@@ -164,7 +164,7 @@ class SignOff(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
-class Claim(Message):
+class TrialClaim(Message):
     """The request for a trial's waiting leg, from a Prefect worker that executes the trial's run itself."""
 
     flow_run_id: UUID
