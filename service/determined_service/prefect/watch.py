@@ -23,7 +23,7 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import tasks as tasking
-from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, OpenRun, RunGone
 from determined_service.prefect.mirrored_tasks import MirroredTask, find_tasks, mirrored_kinds
@@ -236,5 +236,8 @@ class PrefectWatch:
                 reason = f"its run in Prefect is {run.name}{words}"
             async with changing(self._db) as change:
                 await end_leg(
-                    change, row.id, Exit(ExitKind.INFRASTRUCTURE, reason=reason), only_in=row.state
+                    change,
+                    row.id,
+                    LegExit(ExitKind.INFRASTRUCTURE, reason=reason),
+                    only_in=row.state,
                 )

@@ -54,7 +54,7 @@ from determined_service.base.errors import NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import unplaced
-from determined_service.lifecycle.exits import Exit, ExitFacts, Outcome, describe_exit
+from determined_service.lifecycle.exits import ExitFacts, LegExit, Outcome, describe_exit
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
 from determined_service.state.states import TASK, transition
@@ -285,7 +285,7 @@ class SlotKind(TaskKind):
         """The allocation's row, locked after everything that its end may change; None: there is none."""
         return (await change.conn.execute(_LOCK_LEG, {"id": allocation_id})).first()
 
-    async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
+    async def judge(self, change: Change, leg: sa.Row[Any], exit: LegExit) -> LegEnd:
         """What the end of ``leg`` (the row of :meth:`lock_leg`) means. Here: it is the task's end."""
         words = describe_exit(
             ExitFacts(
