@@ -39,7 +39,7 @@ _NOT_OF_PODS = {
 SlotType = Literal["cpu", "cuda", "rocm"]
 
 
-class Slot(BaseModel):
+class SlotSetting(BaseModel):
     """A slot: ``device`` is a GPU's uuid, or ``"cpu"``."""
 
     id: int
@@ -169,7 +169,9 @@ class AgentConfig(BaseModel):
 
     agent_id: str
     resource_pool: str = "default"
-    slots: int | list[int] | list[Slot] | None = Field(default=None, union_mode="left_to_right")
+    slots: int | list[int] | list[SlotSetting] | None = Field(
+        default=None, union_mode="left_to_right"
+    )
     """The number of slots, their ids, or slots with their devices. Required, but not for ``kubernetes``."""
     slot_type: SlotType = "cpu"
     """``rocm``: for ``kubernetes`` only."""
@@ -290,11 +292,13 @@ class AgentConfig(BaseModel):
             raise SystemExit(f"{CONFIG_VARIABLE} must name the agent's settings file (JSON)")
         return cls.model_validate_json(Path(path).read_text())
 
-    def slot_list(self) -> list[Slot]:
+    def slot_list(self) -> list[SlotSetting]:
         """The slots, one by one; none of launcher ``kubernetes``, which knows them."""
         if isinstance(self.slots, int):
-            return [Slot(id=number) for number in range(self.slots)]
-        return [Slot(id=slot) if isinstance(slot, int) else slot for slot in self.slots or ()]
+            return [SlotSetting(id=number) for number in range(self.slots)]
+        return [
+            SlotSetting(id=slot) if isinstance(slot, int) else slot for slot in self.slots or ()
+        ]
 
     def security_of_tasks(self) -> dict[str, Any]:
         """What supervisors need of it, as arguments of ``Place`` in JSON."""

@@ -210,7 +210,7 @@ def test_running_components_keep_ports_and_slots(layout):
         prefect.bind(("127.0.0.1", 0))
         prefect.listen(1)
         port = prefect.getsockname()[1]
-        before = ClusterState(prefect_port=port, slots=[states.Slot(id=0, device="cpu")] * 1)
+        before = ClusterState(prefect_port=port, slots=[states.LocalSlot(id=0, device="cpu")] * 1)
         states.save(layout, before)
         pretend_running(layout, "prefect")
         pretend_running(layout, "agent")
@@ -288,7 +288,7 @@ def test_each_pool_has_an_agent_with_its_own_name_and_folders(layout):
     state = ClusterState(
         agent_id="me", pool="gpus", other_pools=["small", "ÅB c/d"], postgres_port=1
     )
-    state.slot_type, state.slots = "cuda", [states.Slot(id=0, device="GPU-1")]
+    state.slot_type, state.slots = "cuda", [states.LocalSlot(id=0, device="GPU-1")]
     made = {each.name: each for each in plan.build(layout, state)}
     first, small, odd = (made[name] for name in plan.names(state)[3:])
     assert (first.name, small.name) == ("agent", "agent-small")
