@@ -29,7 +29,7 @@ from determined_service.prefect.gateway import ENDED, Gateway, OpenRun, RunGone
 from determined_service.prefect.mirrored_tasks import MirroredTask, find_tasks, mirrored_kinds
 from determined_service.scheduling.explanation import why_queued
 from determined_service.scheduling.reading import SnapshotReader
-from determined_service.state import keeping, states
+from determined_service.state import run_records, states
 from determined_service.state.change import Change, changing, reader
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class PrefectWatch:
             cancelling = await self._gateway.cancelling()
             cancelled = await self._gateway.cancelled_since(since)
             async with changing(self._db) as change:
-                if await keeping.look_soon(change.conn, [*cancelling, *cancelled]):
+                if await run_records.look_soon(change.conn, [*cancelling, *cancelled]):
                     change.notify(topics.KEPT_RUNS)
             for owner in await self._owners(cancelling):
                 async with changing(self._db) as change:
@@ -150,7 +150,7 @@ class PrefectWatch:
         owners = await self._owners([run.id for run in unfinished])
         known = {owner.run_id: owner for owner in owners}
         async with changing(self._db) as change:
-            kept = await keeping.unsettle(change.conn, [run.id for run in unfinished])
+            kept = await run_records.unsettle(change.conn, [run.id for run in unfinished])
         for run in unfinished:
             if run.id in kept:
                 continue

@@ -33,7 +33,7 @@ from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
 from determined_service.search import beginning
 from determined_service.search.beginning import Beginning
-from determined_service.state import keeping, states
+from determined_service.state import run_records, states
 from determined_service.state.change import Change
 from determined_service.submission.completing import check_patterns
 from determined_service.submission.size import check_size
@@ -262,6 +262,6 @@ async def begin_again(
             raise Conflict(f"experiment {experiment.id} cannot be continued: {error}") from error
     await beginning.store_again(change, revived, begun)
     change.notify(topics.experiment(experiment.id))
-    await keeping.wake(change, keeping.EXPERIMENT, experiment.id)
+    await run_records.wake(change, run_records.EXPERIMENT, experiment.id)
     counted = ("experiments", "trials", "package_bytes")
     await require_room(change.conn, quotas, experiment.owner_id, *counted)
