@@ -111,7 +111,7 @@ def _require_slots(wanted: int, most: int, policy: Policy, where: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PriorityOrder:
     """How a resource pool reads priorities. ``default``: of what sets none; None: the pool heeds none."""
 
     pool: str
@@ -120,7 +120,7 @@ class Order:
 
 
 def limit_priority(
-    held: Held, priority: int | None, order: Order, where: str
+    held: Held, priority: int | None, order: PriorityOrder, where: str
 ) -> tuple[int | None, list[str]]:
     """The priority within the limits, and remarks: what sets none gets the limit if the pool's default is
     more important. ``where``: its path. Raises BadRequest for one that is more important.

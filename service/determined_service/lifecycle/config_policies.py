@@ -18,7 +18,7 @@ from determined_registry.database.tables import config_policies, pools, tasks, w
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
-from determined_service.base.policies import Order, limit_priority
+from determined_service.base.policies import PriorityOrder, limit_priority
 from determined_service.base.policy import (
     EXPERIMENT,
     TASKS,
@@ -136,11 +136,11 @@ async def limited(
     return {**config, "resources": {**resources, "priority": priority}}, remarks
 
 
-async def order_of(conn: AsyncConnection, pool: str, cluster: ClusterConfig) -> Order:
+async def order_of(conn: AsyncConnection, pool: str, cluster: ClusterConfig) -> PriorityOrder:
     """How the pool reads priorities."""
     kind = await conn.scalar(sa.select(pools.c.worker_type).where(pools.c.name == pool))
     has_pods = kind == KUBERNETES
     scheduler = cluster.scheduler_of(pool, kubernetes=has_pods)
     higher = has_pods or cluster.manager_of(pool).type == "kubernetes"
     heeds = scheduler.type in HEEDS_PRIORITY
-    return Order(pool, higher, scheduler.default_priority if heeds else None)
+    return PriorityOrder(pool, higher, scheduler.default_priority if heeds else None)
