@@ -160,7 +160,7 @@ async def move_project(
     return JsonResponse({})
 
 
-class Note(BaseModel):
+class ProjectNote(BaseModel):
     """``v1Note``: a heading, and Markdown."""
 
     name: Name
@@ -170,11 +170,11 @@ class Note(BaseModel):
 class AllNotes(BaseModel):
     """``v1PutProjectNotesRequest``."""
 
-    notes: Annotated[list[Note], Field(max_length=limits.PROJECT_NOTES)]
+    notes: Annotated[list[ProjectNote], Field(max_length=limits.PROJECT_NOTES)]
 
 
 @router.post(f"{ONE}/notes")
-async def add_note(project_id: Id, given: Note, user: Changer, db: Db) -> Response:
+async def add_note(project_id: Id, given: ProjectNote, user: Changer, db: Db) -> Response:
     """Adds a note behind the others; answers all."""
     async with changing(db) as change:
         await keeping.add_note(change.conn, project_id, given.model_dump())
