@@ -199,7 +199,7 @@ class Leg:
         """The result once the leg was ended from outside; None while it may run."""
         self.ports = ports.Reserved([])
         self.address = ""
-        self._serving: list[ports.Watch | Gates] = []
+        self._serving: list[ports.PortWatch | Gates] = []
         self._doors: Any = None
         self._going: GoingAway | None = None
         self.start_id = start_ids.of_leg(root)
@@ -354,7 +354,7 @@ class Leg:
             return
         # Nobody waits for the thread that uses it.
         link, pids = self.place.session(), listening.pids
-        watch = ports.Watch(
+        watch = ports.PortWatch(
             found,
             listening.address,
             lambda state: self.reporter.port(link, state),

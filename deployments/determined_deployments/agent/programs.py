@@ -38,7 +38,7 @@ def lacking() -> dict[str, str]:
     return found
 
 
-class Watch:
+class ProgramWatch:
     """Which programs are missing, told to the service again when that has changed: they are installed while
     the agent runs, and a task finds them at once."""
 
