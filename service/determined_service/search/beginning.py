@@ -20,7 +20,7 @@ from determined_searchers.settings import is_custom
 from determined_service.base import topics
 from determined_service.search import custom_search
 from determined_service.search.applying import apply, shut_down
-from determined_service.search.operations import Batch, fold
+from determined_service.search.operations import OperationBatch, fold
 from determined_service.state.change import Change
 
 
@@ -31,7 +31,7 @@ class Beginning:
     ``snapshot`` is None for a custom search, which a user's program runs: it has no operations yet.
     """
 
-    batch: Batch
+    batch: OperationBatch
     snapshot: str | None
     progress: float
 
@@ -42,7 +42,7 @@ def begin(config: Mapping[str, Any]) -> Beginning:
     Raises SearcherError for a configuration that describes no search.
     """
     if is_custom(config["searcher"]):
-        return Beginning(Batch(), None, 0.0)
+        return Beginning(OperationBatch(), None, 0.0)
     searcher = create_searcher(config)
     batch = fold(operation.to_json() for operation in searcher.initial_operations())
     return Beginning(batch, orjson.dumps(searcher.snapshot()).decode(), searcher.progress())
