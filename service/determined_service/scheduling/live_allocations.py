@@ -77,7 +77,7 @@ _CHANGES = sa.text(
 )
 
 
-class Row(NamedTuple):
+class LiveAllocation(NamedTuple):
     """An allocation that has not ended. Times in seconds since 1970; ``rests_until``, ``unplaced``: as of
     :class:`~.snapshot.Resting`."""
 
@@ -122,7 +122,7 @@ class Live:
     before; None: all may be.
     """
 
-    rows: Mapping[str, Row] = field(default_factory=dict)
+    rows: Mapping[str, LiveAllocation] = field(default_factory=dict)
     terms: Mapping[int, ExperimentTerms] = field(default_factory=dict)
     parts: Mapping[str, list[Any]] = field(default_factory=dict)
     banned: Mapping[int, frozenset[str]] = field(default_factory=dict)
@@ -179,7 +179,7 @@ async def _changes(conn: AsyncConnection, since: str | None) -> dict[str, Any]:
 
 
 def _all_of(found: dict[str, Any], number: int) -> Live:
-    rows = sorted((Row(*row) for row in found["rows"]), key=_place)
+    rows = sorted((LiveAllocation(*row) for row in found["rows"]), key=_place)
     return Live(
         {row.id: row for row in rows}, _terms(found), found["gangs"], _banned(found), number
     )
@@ -187,7 +187,7 @@ def _all_of(found: dict[str, Any], number: int) -> Live:
 
 def _changed(before: Live, found: dict[str, Any]) -> Live | None:
     """``before`` with what was found; None when something is missing that should be known."""
-    fresh = {row[0]: Row(*row) for row in found["rows"]}
+    fresh = {row[0]: LiveAllocation(*row) for row in found["rows"]}
     there = set(found["ids"])
     rows = dict(before.rows)
     gone = rows.keys() - there
@@ -233,6 +233,6 @@ def _banned(found: dict[str, Any]) -> dict[int, frozenset[str]]:
     return {trial: frozenset(agents) for trial, agents in found["banned"]}
 
 
-def _place(row: Row) -> tuple[float, float, str]:
+def _place(row: LiveAllocation) -> tuple[float, float, str]:
     began = row.since if row.assigned is None else row.assigned
     return began, math.inf if row.trial_id is None else row.trial_id, row.id

@@ -17,7 +17,12 @@ from determined_service.base.spread import Spread
 from determined_service.lifecycle.exits import NO_WORDS
 from determined_service.scheduling.constraints import constraint_of
 from determined_service.scheduling.layout import Layout
-from determined_service.scheduling.live_allocations import ExperimentTerms, Live, LiveReader, Row
+from determined_service.scheduling.live_allocations import (
+    ExperimentTerms,
+    Live,
+    LiveAllocation,
+    LiveReader,
+)
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.snapshot import (
     Agent,
@@ -204,7 +209,7 @@ class SnapshotReader:
 
     def _seen(
         self,
-        row: Row,
+        row: LiveAllocation,
         live: Live,
         pools: Mapping[str, _Pool],
         runners: Mapping[str, tuple[int, float]],
