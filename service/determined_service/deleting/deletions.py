@@ -24,7 +24,7 @@ from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
 from determined_service.deleting import unknown_best
 from determined_service.deleting.damage import forget_latest, lock_users
-from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.deleting.garbage import KeepPolicy, outside_policy
 from determined_service.deleting.registered import lock_unregistered, refuse_registered
 from determined_service.deleting.remains import values_of
 from determined_service.state import run_records, states
@@ -249,7 +249,7 @@ async def prepare(change: Change, deletion_id: int) -> bool:
                 experiments.c.id == row.experiment_id
             )
         )
-        policy = Policy.of(storage.scalar_one() or {})
+        policy = KeepPolicy.of(storage.scalar_one() or {})
         choice = await outside_policy(change.conn, row.experiment_id, policy)
         await lock_users(change.conn, *choice.doomed)
         # One may have been registered since it was chosen.

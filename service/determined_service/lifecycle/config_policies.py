@@ -22,9 +22,9 @@ from determined_service.base.policies import PriorityOrder, limit_priority
 from determined_service.base.policy import (
     EXPERIMENT,
     TASKS,
+    ConfigPolicy,
     Held,
     Policies,
-    Policy,
 )
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.places import workspace_of
@@ -120,7 +120,7 @@ async def _held(conn: AsyncConnection, workload: str, place: sa.ScalarSelect[Any
         .where(c.workload == workload, sa.or_(c.workspace_id.is_(None), c.workspace_id == place))
         .order_by(c.workspace_id.nulls_first())
     )
-    return tuple(Policy(workload, row.name, orjson.dumps(row.content)) for row in found)
+    return tuple(ConfigPolicy(workload, row.name, orjson.dumps(row.content)) for row in found)
 
 
 async def limited(
