@@ -321,7 +321,7 @@ class ProcessCarrier(Carrier):
         from determined_tasks import beside, doors
 
         main = doors.main_variable(self._started().pid, self.spec.entrypoint)
-        entry = beside.Entry(
+        entry = beside.ProcessEntry(
             {**self._env, **main},
             self._workdir,
             self._context,

@@ -378,7 +378,7 @@ class ContainerCarrier(Carrier):
         # Only now: most legs are never entered.
         from determined_tasks.containers import beside
 
-        beside.Entry(self.name, self._connect, plan.RUN_DIR)(connection, variables)
+        beside.ContainerEntry(self.name, self._connect, plan.RUN_DIR)(connection, variables)
 
     def clean_up(self, keep: bool) -> None:
         self._insist(lambda: engine.remove(self._connect(), self.name))

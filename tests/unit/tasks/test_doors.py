@@ -26,7 +26,7 @@ from determined.common.wire.shells import Frame, Frames
 from determined.exec import stacks
 from determined_service.proxy import gates
 from determined_tasks import bell, leg_groups, ports
-from determined_tasks.beside import Entry
+from determined_tasks.beside import ProcessEntry
 from determined_tasks.context_dir import ContextDir
 from determined_tasks.doors import Doors, main_variable
 from determined_tasks.leg_groups import GroupsUnavailable, LegGroup
@@ -88,7 +88,7 @@ def doors(tmp_path: Path, group: LegGroup) -> Iterator[Doors]:
     spec = LegSpec("1.1", "1", "python3 train.py", "token", "c")
     own = Packages(Path(sys.prefix))
     context = ContextDir(tmp_path, tmp_path, own)
-    entry = Entry(ENV, tmp_path, context, None, Limits(open_files=77), group)
+    entry = ProcessEntry(ENV, tmp_path, context, None, Limits(open_files=77), group)
     doors = Doors(spec, place, entry, lambda text, level: None)
     yield doors
     doors._shut()
