@@ -40,7 +40,7 @@ from determined_tasks.mounts import Mounts, MountsError
 from determined_tasks.packages import Packages
 from determined_tasks.streams import Streams
 from determined_tasks.supervision import LegRecord, ProcessName
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ProcessCarrier(Carrier):
     def __init__(
         self,
         spec: LegSpec,
-        place: Place,
+        place: AgentSide,
         root: Path,
         reporter: LegReporter,
         fork: ForkOptions | None,

@@ -32,7 +32,7 @@ from determined_tasks.doors import Doors, main_variable
 from determined_tasks.leg_groups import GroupsUnavailable, LegGroup
 from determined_tasks.limits import Limits
 from determined_tasks.packages import Packages
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 from tests.waiting import TIMEOUT_S, until
 
 SECRET = "open sesame"
@@ -84,7 +84,7 @@ def group() -> Iterator[LegGroup]:
 
 @pytest.fixture
 def doors(tmp_path: Path, group: LegGroup) -> Iterator[Doors]:
-    place = Place(tmp_path, "http://127.0.0.1:1", "agents", "a1")
+    place = AgentSide(tmp_path, "http://127.0.0.1:1", "agents", "a1")
     spec = LegSpec("1.1", "1", "python3 train.py", "token", "c")
     own = Packages(Path(sys.prefix))
     context = ContextDir(tmp_path, tmp_path, own)
