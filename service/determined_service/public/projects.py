@@ -20,7 +20,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import place_deletion, places
 from determined_service.lifecycle import workspaces as keeping
 from determined_service.lifecycle.places import Named, Place
-from determined_service.public.bulk import Chosen, act_on_many
+from determined_service.public.bulk import ChosenExperiments, act_on_many
 from determined_service.public.workspaces import require_all
 from determined_service.state.change import Change, changing, reader
 from determined_service.views.workspaces import contents, get_project
@@ -212,7 +212,7 @@ async def move_experiment(
     return JsonResponse({})
 
 
-class ExperimentsMove(Chosen):
+class ExperimentsMove(ChosenExperiments):
     """``v1MoveExperimentsRequest``: those named, or those that match the filters."""
 
     destination_project_id: Id
