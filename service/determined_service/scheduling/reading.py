@@ -16,7 +16,7 @@ from determined.expconf.heeding import KUBERNETES
 from determined_service.base.spread import Spread
 from determined_service.lifecycle.exits import NO_WORDS
 from determined_service.scheduling.constraints import constraint_of
-from determined_service.scheduling.layout import Layout
+from determined_service.scheduling.layout import UnitLayout
 from determined_service.scheduling.live_allocations import (
     ExperimentTerms,
     Live,
@@ -167,9 +167,9 @@ class SnapshotReader:
             moment if resting else 0.0,
         )  # fmt: skip
 
-    def _laid_out(self, agents: list[Any]) -> tuple[Layout, list[_Opened]]:
+    def _laid_out(self, agents: list[Any]) -> tuple[UnitLayout, list[_Opened]]:
         """The agents by their units."""
-        layout = Layout()
+        layout = UnitLayout()
         opened: list[_Opened] = []
         for agent_id, pool, labels, ids, closed, machines in agents:
             usable = tuple(ids or ())

@@ -73,7 +73,7 @@ class PreparedExperiment:
     """The checked parts of a submission that need no database."""
 
     config: dict[str, Any]
-    beginning: beginning.Beginning
+    beginning: beginning.SearchBeginning
     definition: ModelDefinition | None
     place: Place = FIRST_PLACE
     remarks: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class SubmissionPlan:
     warnings: tuple[str, ...]
     remarks: tuple[str, ...]
     """Sentences."""
-    beginning: beginning.Beginning
+    beginning: beginning.SearchBeginning
     quotas: Quotas
     place: Place = FIRST_PLACE
 
@@ -120,7 +120,7 @@ def _prepare(
     template: Template | None,
     files: Sequence[Mapping[str, Any]],
     place: Place,
-) -> tuple[Complete, beginning.Beginning, ModelDefinition | None]:
+) -> tuple[Complete, beginning.SearchBeginning, ModelDefinition | None]:
     found = complete_by_policies(text, settings, template, place=place)
     try:
         begun = beginning.begin(found.config)
