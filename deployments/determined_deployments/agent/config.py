@@ -163,7 +163,7 @@ def _is_loopback(url: str) -> bool:
 
 
 class AgentConfig(BaseModel):
-    """What one agent process needs to know; unknown keys are refused."""
+    """The settings of one agent process; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -276,12 +276,12 @@ class AgentConfig(BaseModel):
 
     @property
     def is_on_kubernetes(self) -> bool:
-        """Whether legs are pods, also of a launcher that extends ours."""
+        """True if legs are pods, also with a launcher that extends ours."""
         return self.launcher == "kubernetes" or "kubernetes" in self.model_fields_set
 
     @property
     def is_master_local(self) -> bool:
-        """Whether the service is known by an address that exists on this machine only."""
+        """True if the service's address exists on this machine only."""
         return _is_loopback(self.master_url)
 
     @classmethod
@@ -301,7 +301,7 @@ class AgentConfig(BaseModel):
         ]
 
     def security_of_tasks(self) -> dict[str, Any]:
-        """What supervisors need of it, as arguments of ``Place`` in JSON."""
+        """The settings that supervisors need: arguments of ``AgentSide`` as JSON."""
         task = self.security.default_task
         return {
             "default_task": task.model_dump() if task else None,

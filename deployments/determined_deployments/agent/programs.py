@@ -1,4 +1,4 @@
-"""What some tasks need of this machine, looked for: programs that this package does not bring, and mounts."""
+"""Looks for the programs that some tasks need: programs that this package does not bring, and mounts."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class AgentOptions:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the agent belongs, and the secrets that it needs."""
+    """The cluster to which the agent belongs, and the secrets that the agent needs."""
 
     master_url: str
     agent_token: str
@@ -193,7 +193,7 @@ def _of_pods(wishes: AgentOptions) -> dict[str, Any]:
 
 
 def _account(wishes: AgentOptions, cluster: Cluster) -> DefaultTask | None:
-    """As whom tasks run whose owner has no account. Raises StartError."""
+    """The account of tasks whose owner has none. Raises StartError."""
     try:
         if wishes.task_user is not None:
             return task_user.read(wishes.task_user)

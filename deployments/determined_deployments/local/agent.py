@@ -40,7 +40,7 @@ def other_names(state: ClusterState) -> tuple[str, ...]:
 
 
 def is_agent(name: str) -> bool:
-    """Whether the component of that name is an agent."""
+    """True if the component of that name is an agent."""
     return name == NAME or name.startswith(f"{NAME}-")
 
 

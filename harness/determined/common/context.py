@@ -165,7 +165,7 @@ def _named(paths: Sequence[str]) -> str:
 
 
 def _is_a_windows_script(item: ContextItem) -> bool:
-    """Whether a shell, or the kernel, reads a file whose lines end in CR LF."""
+    """True if a shell or the kernel would read the file, and its lines end in CR LF."""
     if not item.content:
         return False
     first = item.content.partition(b"\n")[0]

@@ -295,7 +295,7 @@ class Model:
         return f"{self._path}/aliases/{quote(alias, safe='')}"
 
     def alias_history(self, alias: str | None = None) -> list[AliasMove]:
-        """Who moved the aliases (or one of them) when and from where, the oldest move first."""
+        """The moves of all aliases, or of one, oldest first."""
         found = pages.read(self._session, f"{self._path}/alias-history", "moves", {"alias": alias})
         return [
             AliasMove(
@@ -391,7 +391,7 @@ class Model:
 
 
 class ModelVerbs:
-    """What :class:`~determined.experimental.Determined` does with the model registry."""
+    """The methods of :class:`~determined.experimental.Determined` for the model registry."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

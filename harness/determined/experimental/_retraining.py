@@ -106,7 +106,7 @@ class Retraining:
 
 
 class RetrainingVerbs:
-    """What :class:`Determined` does with retrainings."""
+    """The methods of :class:`Determined` for retrainings."""
 
     _session: Session
 

@@ -110,7 +110,7 @@ def _sources(value: Any, layers: list[tuple[str, Any]], path: str) -> Iterator[S
 
 
 class TemplateVerbs:
-    """What :class:`~determined.experimental.Determined` does with templates."""
+    """The methods of :class:`~determined.experimental.Determined` for templates."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

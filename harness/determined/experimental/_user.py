@@ -142,7 +142,7 @@ class User:
 
 
 class UserVerbs:
-    """What :class:`~determined.experimental.Determined` does with users."""
+    """The methods of :class:`~determined.experimental.Determined` for users."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

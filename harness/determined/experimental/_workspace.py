@@ -18,7 +18,7 @@ _POLL_S = 0.5
 
 
 class _Place:
-    """What workspaces and projects have in common."""
+    """The common part of workspaces and projects."""
 
     _path: str
     _noun: str
@@ -34,18 +34,18 @@ class _Place:
         raise NotImplementedError
 
     def archive(self) -> None:
-        """From now on nothing can be made in it."""
+        """Archive it: nothing can be made in it until it is unarchived."""
         self._session.post(f"{self._path}/archive")
         self.reload()
 
     def unarchive(self) -> None:
-        """Things can be made in it again."""
+        """Unarchive it: things can be made in it again."""
         self._session.post(f"{self._path}/unarchive")
         self.reload()
 
     def contents(self) -> dict[str, Any]:
-        """Counts of what a deletion takes with it, and of what has to end or leave before: the service's
-        JSON."""
+        """Counts of the things that a deletion removes, and of those that must end or leave before it, as the
+        service's JSON."""
         return dict(self._session.get(f"{self._path}/contents")["contents"])
 
     def delete(self) -> None:
@@ -192,7 +192,7 @@ class Workspace(_Place):
         workspace_id: int | None = None,
         workspace_name: str | None = None,
     ) -> None:
-        """By its id or by its name, not both. Raises NotFoundException for a name that there is not."""
+        """By its id or by its name, not both. Raises NotFoundException for an unknown name."""
         if (workspace_id is None) == (workspace_name is None):
             raise ValueError("a workspace is given by its id or by its name, not by both")
         self._session = session
@@ -330,7 +330,7 @@ def _names(session: Session, path: str, key: str) -> Iterable[Any]:
 
 
 class WorkspaceVerbs:
-    """What :class:`~determined.experimental.Determined` does with workspaces."""
+    """The methods of :class:`~determined.experimental.Determined` for workspaces."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -36,7 +36,7 @@ ProjectName = Annotated[
 
 
 class PlaceSort(StrEnum):
-    """What lists of workspaces and projects are sorted by."""
+    """The sort keys of lists of workspaces and projects."""
 
     ID = "id"
     NAME = "name"

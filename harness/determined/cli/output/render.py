@@ -32,7 +32,7 @@ LINES_IN_DESCRIPTIONS = 10
 
 
 class Format(Enum):
-    """How data is printed."""
+    """The format in which data is printed."""
 
     TABLE = "table"
     JSON = "json"

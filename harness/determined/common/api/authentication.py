@@ -139,7 +139,7 @@ def _quick(url: str, token: str | None, transport: AnyTransport | None) -> Itera
 
 
 def logged_in(url: str, token: str, transport: AnyTransport | None) -> bool:
-    """Whether the service (still) takes ``token``."""
+    """True if the service accepts ``token``."""
     with _quick(url, token, transport) as session:
         try:
             session.get("/api/v1/me")

@@ -257,7 +257,7 @@ class _Reader:
         return None
 
     def _value(self, path: Path, kind: str, given: Any) -> dict[str, Any] | None:
-        """What a step that is no experiment is to do."""
+        """The work of a step that runs no experiment."""
         value = read_value(kind, given)
         if not isinstance(value, dict):
             self.problems.expected(path, KINDS[kind].value, given)

@@ -54,7 +54,7 @@ def skipped_because(step: Step, results: Results) -> str | None:
 
 
 def items(step: Step, results: Results) -> list[Any]:
-    """What the step fans out over. Raises ReferenceError_."""
+    """The items over which the step fans out. Raises ReferenceError_."""
 
     def find(reference: Reference) -> Any:
         return value_of(reference, results, NO_ITEM)

@@ -1,4 +1,4 @@
-"""What an evaluation found, small enough to keep: means, and how sure the decisive gain is."""
+"""The scores of an evaluation, in a form small enough to store: means, and how sure the decisive gain is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME_CHARS = 200
 
 
 class ScoresError(ValueError):
-    """What was reported is no comparison; the text says where."""
+    """The report is not a comparison; the text says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Comparison:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What :meth:`read` reads."""
+        """The JSON that :meth:`read` reads."""
         metrics = {name: asdict(one) for name, one in self.metrics.items()}
         return {"had_champion": self.had_champion, "metrics": metrics}
 

@@ -143,9 +143,10 @@ class Work(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class AgentState(Message):
-    """What an agent says again when it has changed. ``session``: that of its registration. ``slots``: all
-    that it has now. ``waiting``: of the legs that it was told to launch and that do not run yet, those that
-    wait for something, and for what in words. ``leaving``: the legs whose machine goes away, and why.
+    """The facts about an agent that it sends again when they have changed. ``session``: that of its
+    registration. ``slots``: all that it has now. ``waiting``: of the legs that it was told to launch and that
+    do not run yet, those that wait for something, and for what in words. ``leaving``: the legs whose machine
+    goes away, and why.
     """
 
     session: UUID
