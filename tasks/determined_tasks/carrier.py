@@ -84,7 +84,7 @@ class Carrier(ABC):
 
     **Errors.** found(), prepare() and start() raise :class:`NotStarted` with an end in the carrier's own
     words, or EntrypointError, ModelDefinitionError, IdentityError, OSError, APIException. After any of them
-    no training process runs. A training process that fails is no error: wait() returns that.
+    no training process runs. A training process that fails is not an error: wait() returns that.
     """
 
     outlives: ClassVar[bool]

@@ -68,8 +68,8 @@ class DefaultTask(BaseModel):
 
 
 class ContainerRights(BaseModel):
-    """``security.containers``: what containers get for tasks whose owner is no administrator, beyond what the
-    cluster configuration gives all tasks.
+    """``security.containers``: what containers get for tasks whose owner is not an administrator, beyond what
+    the cluster configuration gives all tasks.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -212,7 +212,7 @@ class AgentConfig(BaseModel):
     def _fits_the_launcher(cls, given: Any) -> Any:
         if not isinstance(given, dict) or "agent_id" not in given:
             return given
-        # A null is no setting.
+        # A null is not a setting.
         given = {
             key: value
             for key, value in given.items()

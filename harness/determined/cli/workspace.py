@@ -131,7 +131,7 @@ def _given(
         data = expconf.load_yaml(text or "{}").data
         if not isinstance(data, dict):
             raise CliError(
-                "the checkpoint storage is no mapping: write it as in checkpoint_storage, such as "
+                "the checkpoint storage is not a mapping: write it as in checkpoint_storage, such as "
                 '{"type": "s3", "bucket": "NAME"}'
             )
         found["checkpointStorageConfig"] = data.get("checkpoint_storage", data)

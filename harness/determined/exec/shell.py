@@ -1,6 +1,6 @@
 """``python3 -m determined.exec.shell``: what a shell's task runs. It lets the shell's owner in.
 
-One port is ssh's: each connection gets an sshd of its own, which runs as the task's account. The other port
+One port is ssh's: each connection gets a separate sshd, which runs as the task's account. The other port
 is for terminals where there is no sshd, or no ssh. Both want the shell's key, which only its owner has.
 """
 

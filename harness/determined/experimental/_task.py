@@ -36,7 +36,7 @@ class Task:
             TERMINATING, TERMINATED; without a kind ACTIVE, PAUSED, COMPLETED, CANCELED, ERROR and the like.
         config: the complete configuration, of a task with a kind.
         warnings: what the service warned of when the task was launched from here.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, session: Session, task_id: str, kind: TaskKind | None = None) -> None:

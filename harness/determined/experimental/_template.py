@@ -34,7 +34,7 @@ class Template:
     Attributes:
         name: the template's name.
         config: fields of configurations.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
         remarks: the service's sentences on what was last written.
     """
 

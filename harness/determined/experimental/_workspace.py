@@ -52,7 +52,7 @@ class _Place:
         """Requests its deletion with all that is in it; :meth:`wait_until_deleted` waits for the end.
 
         Raises APIException (409) while something runs in it, and ForbiddenException if something in it
-        belongs to another user and one is no administrator.
+        belongs to another user and one is not an administrator.
         """
         self._session.delete(self._path)
 
@@ -82,7 +82,7 @@ class Project(_Place):
         notes: dictionaries with ``name`` and ``contents``.
         n_experiments, n_active_experiments: how many there are, and how many have not ended.
         workspace_id, username: its workspace, and its owner's name.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     _noun = "project"
@@ -181,7 +181,7 @@ class Workspace(_Place):
 
     Attributes:
         id, name: its number and its name.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     _noun = "workspace"

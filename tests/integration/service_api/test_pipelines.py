@@ -315,7 +315,7 @@ async def test_items_that_may_be_secrets_are_hidden_from_others(
 
 
 WRONG: list[tuple[list[dict[str, Any]], str]] = [
-    ([step("a", needs=["b"])], "steps[0].needs[0]: it needs 'b', which is no step"),
+    ([step("a", needs=["b"])], "steps[0].needs[0]: it needs 'b', which is not a step"),
     ([step("a", nedds=[])], "steps[0].nedds: unknown field; did you mean 'needs'?"),
     ([step("a", experiment=config(resources={"resource_pool": "x"}))], "step a: "),
     (

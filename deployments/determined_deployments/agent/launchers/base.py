@@ -39,7 +39,7 @@ class Call:
     """``module:function(argument)`` in an interpreter with our packages; it returns the exit code.
 
     ``argument`` is JSON. Paths in it are below :meth:`Launcher.work_dir`, or of the cluster's checkpoint
-    storage. ``python -m determined_deployments.agent.launchers.call`` makes the call in a process of its own.
+    storage. ``python -m determined_deployments.agent.launchers.call`` makes the call in a separate process.
     """
 
     function: str

@@ -275,7 +275,7 @@ def current_user(session: Session) -> dict[str, Any]:
 
 
 def logout(session: Session, user: str, store: TokenStore | None = None) -> None:
-    """Ends the session at the service and forgets its token; a token already dead is no error."""
+    """Ends the session at the service and forgets its token; a token already dead is not an error."""
     store = store or TokenStore()
     with contextlib.suppress(errors.UnauthenticatedException):
         session.post("/api/v1/auth/logout", json={})

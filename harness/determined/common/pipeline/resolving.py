@@ -26,7 +26,7 @@ NO_ITEM = object()
 
 
 def configuration(step: Step, results: Results, item: Any = NO_ITEM) -> dict[str, Any]:
-    """The step's configuration for ``item``; of a step that is no experiment, what it is to do.
+    """The step's configuration for ``item``; of a step that runs no experiment, what it is to do.
 
     Raises ReferenceError_.
     """
@@ -61,7 +61,7 @@ def items(step: Step, results: Results) -> list[Any]:
 
     found = references.substitute(copy.deepcopy(step.for_each), find, strict=True)
     if not isinstance(found, list):
-        raise ReferenceError_(f"for_each: {step.for_each} is no list")
+        raise ReferenceError_(f"for_each: {step.for_each} is not a list")
     check_items(found)
     return found
 

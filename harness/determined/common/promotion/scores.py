@@ -88,5 +88,5 @@ def _number(value: Any, name: str) -> float | None:
     if value is None or value in ("NaN", "Infinity", "-Infinity"):
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ScoresError(f"{name}: {str(value)[:40]!r} is no number")
+        raise ScoresError(f"{name}: {str(value)[:40]!r} is not a number")
     return float(value) if math.isfinite(value) else None

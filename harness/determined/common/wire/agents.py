@@ -43,9 +43,10 @@ class Slot(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class ContainerRights(Message):
-    """What an agent gives containers of tasks whose owner is no administrator (``security.containers`` of its
-    settings, and its part of the cluster's storage). ``is_root``: processes of containers are the machine's
-    root unless the owner's link names an account. ``in_pod``: its containers are pods' of Kubernetes.
+    """What an agent gives containers of tasks whose owner is not an administrator (``security.containers`` of
+    its settings, and its part of the cluster's storage). ``is_root``: processes of containers are the
+    machine's root unless the owner's link names an account. ``in_pod``: its containers are pods' of
+    Kubernetes.
     """
 
     capabilities: list[str] = field(default_factory=list)
