@@ -195,7 +195,7 @@ def cluster_up(
     """Start the cluster, or its missing components, and print its addresses."""
     _refuse(installation.no_agents_here())
     _refuse(installation.no_platform())
-    from determined_deployments.local import Wishes
+    from determined_deployments.local import ClusterOptions
     from determined_deployments.local import cluster_up as up
     from determined_deployments.local.report import Terminal
 
@@ -206,7 +206,7 @@ def cluster_up(
                 "(1), which offers all slots of the machine (see --slots); `det agent start` adds others",
                 param_hint="--agents",
             )
-        wishes = Wishes(
+        wishes = ClusterOptions(
             slots=slots,
             gpu=gpu,
             db_url=db_url,

@@ -21,7 +21,7 @@ from determined.common.wire import paths
 from determined.common.wire.legs import LegSpec, Notice, going_away
 from determined_tasks.carrier import Carrier
 from determined_tasks.exit_reason import LegResult, infrastructure
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class GoingAway:
     def __init__(
         self,
         spec: LegSpec,
-        place: Place,
+        place: AgentSide,
         start_id: str,
         carrier: Carrier,
         stop: Callable[[LegResult], None],

@@ -121,7 +121,7 @@ class Agent:
         await launcher.ready()
         backoff = Backoff(*RETRY_SECONDS)
         outage = Outage("the service", logger)
-        watch = programs.Watch(launcher.missing_programs)
+        watch = programs.ProgramWatch(launcher.missing_programs)
         while True:
             try:
                 if not self._registered.is_set():
@@ -206,7 +206,7 @@ class Agent:
             logger.info("not signed off: %s", error or "no answer")
 
     async def _register(
-        self, service: ServiceClient, launcher: Launcher, legs: Legs, watch: programs.Watch
+        self, service: ServiceClient, launcher: Launcher, legs: Legs, watch: programs.ProgramWatch
     ) -> Registered:
         config = self._config
         registration = Registration(

@@ -1,4 +1,4 @@
-"""What this machine keeps of experiments, and removes when they have ended: what their trials installed.
+"""The files that trials have installed on this machine; an experiment's are removed when it has ended.
 
 Its sizes, and those of what running tasks have installed, are measured now and then and told to the service,
 for its quotas. Nothing else is remembered: the

@@ -66,7 +66,7 @@ class NewAccessToken:
 
 
 class AccessTokenVerbs:
-    """What :class:`~determined.experimental.Determined` does with access tokens."""
+    """The methods of :class:`~determined.experimental.Determined` for access tokens."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -46,7 +46,7 @@ class Experiment:
         state: an :class:`ExperimentState`.
         progress: 0 to 1; None if it is not known.
         name, description, notes, labels, archived, project_id, workspace_id: as shown in lists.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, experiment_id: int, session: Session) -> None:

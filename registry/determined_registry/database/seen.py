@@ -1,7 +1,7 @@
 """The tables as one user may see them: a view for each in the schema :data:`SCHEMA`.
 
 A connection whose ``search_path`` is this schema alone reads the views under the tables' names, so no
-statement needs a condition of its own, and none can be forgotten. A view holds the rows that lie in the
+statement needs its own condition, and none can be forgotten. A view holds the rows that lie in the
 workspaces which the connection's settings name (:data:`SETTINGS`); without them it is empty.
 
 :func:`drop` and :func:`make` go around each migration, in its transaction: a column that a view shows could
@@ -28,7 +28,7 @@ ALL = "{0}"
 class Seen:
     """What a connection shows: by kind of thing the workspaces, as Postgres writes an array (``{1,2}``) or
     :data:`ALL`; the ``user`` who asks, by number; and, if a process of a task asks, its ``experiment`` ("0":
-    it is no trial's) and ``task``."""
+    it is not a trial's) and ``task``."""
 
     user: str
     experiment: str

@@ -61,7 +61,7 @@ def expiry(lifespan: str | None, allowed: Tokens) -> datetime.timedelta | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TokenRequest:
     """A token to be made. ``life`` None: it does not expire."""
 
     user_id: int
@@ -70,7 +70,7 @@ class Wanted:
     read_only: bool
 
 
-async def create(conn: AsyncConnection, wanted: Wanted, most: int) -> tuple[int, str]:
+async def create(conn: AsyncConnection, wanted: TokenRequest, most: int) -> tuple[int, str]:
     """The id and the token, which nobody can read again. Raises OverQuota: the user has ``most`` already."""
     await hold_name(conn, f"access tokens/{wanted.user_id}")
     own = (_s.user_id == wanted.user_id) & _s.is_access_token

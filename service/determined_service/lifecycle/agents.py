@@ -37,7 +37,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.hub import CHANNEL
 from determined_service.base.settings import Settings
-from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.leg_orders import leg_specs
 from determined_service.lifecycle.legs import LONGEST_WAIT, end_leg, note_wait
 from determined_service.lifecycle.pools import require_pool
@@ -74,7 +74,7 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     ]
     for row in gone:
         async with changing(db) as change:
-            end = Exit(ExitKind.INFRASTRUCTURE, reason=f"agent {agent_id} restarted without it")
+            end = LegExit(ExitKind.INFRASTRUCTURE, reason=f"agent {agent_id} restarted without it")
             await end_leg(change, row.id, end, node=row.node)
     return [key for key in facts.allocations if key not in known or known[key].kill]
 
@@ -432,7 +432,7 @@ async def refuse(db: Database, agent_id: str, refused: Sequence[tuple[LegSpec, s
     """Ends allocations that the agent cannot start as they must be."""
     for spec, reason in refused:
         async with changing(db) as change:
-            ended = Exit(ExitKind.FAILED_TO_START, reason=reason)
+            ended = LegExit(ExitKind.FAILED_TO_START, reason=reason)
             await end_leg(
                 change, spec.allocation_id, ended, node=spec.node, only_in=states.ASSIGNED
             )
@@ -448,7 +448,7 @@ async def kill_unstarted(db: Database, agent_id: str, running: Sequence[str]) ->
     for key, row in held.items():
         if row.state == states.ASSIGNED and row.kill and key not in running:
             async with changing(db) as change:
-                end = Exit(ExitKind.INFRASTRUCTURE, reason=UNSTARTED)
+                end = LegExit(ExitKind.INFRASTRUCTURE, reason=UNSTARTED)
                 if row.nodes > 1:  # Not lost: it is another node's end that counts.
-                    end = Exit(ExitKind.EXITED, exit_signal=signal.SIGKILL, reason=UNSTARTED)
+                    end = LegExit(ExitKind.EXITED, exit_signal=signal.SIGKILL, reason=UNSTARTED)
                 await end_leg(change, row.id, end, node=row.node)

@@ -1,4 +1,4 @@
-"""``python -m determined_service.plots``: an :class:`Order` as JSON on stdin, the page on stdout.
+"""``python -m determined_service.plots``: an :class:`PageOrder` as JSON on stdin, the page on stdout.
 
 Exit code 4: the experiment does not exist.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from determined_service.plots.order import NO_SUCH_EXPERIMENT, Order
+from determined_service.plots.page_order import NO_SUCH_EXPERIMENT, PageOrder
 
 
 def main() -> int:
-    order = Order.model_validate_json(sys.stdin.buffer.read())
+    order = PageOrder.model_validate_json(sys.stdin.buffer.read())
     from determined_service.plots.queries import NoSuchExperiment, read_search
 
     try:

@@ -27,9 +27,13 @@ from typing import Any, TypeVar
 
 from determined_service.base.trusted_proxies import TrustedProxies
 from determined_service.proxy.answers import Refusal, refuse
-from determined_service.proxy.connection import IDLE_S, Ask, Route, TaskConnection, Visitor
+from determined_service.proxy.arrivals import OwnAddresses
 from determined_service.proxy.lobby import counted_address
 from determined_service.proxy.names import Key
+from determined_service.proxy.questions import Ask, Route
+from determined_service.proxy.task_connection import TaskConnection
+from determined_service.proxy.visitor import Visitor
+from determined_service.proxy.visitor_stream import IDLE_S
 
 logger = logging.getLogger("determined.proxy")
 
@@ -129,16 +133,18 @@ def _less(counter: Counter[K], key: K) -> None:
 
 
 class Proxy:
-    """Implements :class:`~.connection.ProxyState` in the proxy's process."""
+    """Implements :class:`~.visitor.ProxyState` in the proxy's process."""
 
     def __init__(
         self, sockets: Sockets, writer: asyncio.StreamWriter, settings: dict[str, Any]
     ) -> None:
         self._sockets = sockets
         self._writer = writer
-        self.own_host: str = settings.get("own_host", "")
-        self.own_base: str = settings.get("own_base", "")
-        self.trusted = TrustedProxies(settings.get("trusted", ()))
+        self.own = OwnAddresses(
+            settings.get("own_host", ""),
+            settings.get("own_base", ""),
+            TrustedProxies(settings.get("trusted", ())),
+        )
         self.most_of_address: int = settings["connections"]
         self._visitors: dict[Visitor, str] = {}
         self._of_address: Counter[str] = Counter()
@@ -163,7 +169,7 @@ class Proxy:
     async def _adopt(self, sock: socket.socket, data: bytes) -> None:
         visitor = Visitor(self, data)
         sock.setblocking(False)
-        address = counted_address(sock, self.trusted)
+        address = counted_address(sock, self.own.trusted)
         most = self.most_of_address
         if address and self._of_address[address] >= most:
             text = (

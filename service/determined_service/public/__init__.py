@@ -12,7 +12,7 @@ from determined_service.downloads.readers import Readers
 from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.logs import LogsQueue
 from determined_service.ingest.metrics import MetricsWriter
-from determined_service.ingest.reports import Batch
+from determined_service.ingest.reports import ReportBatch
 from determined_service.lifecycle.progress import ProgressEvents
 from determined_service.mlflow.process import MlflowServer
 from determined_service.prefect.visitors import PrefectServer
@@ -174,7 +174,7 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     stack.push_async_callback(app.state.readers.close)
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.waiting_times = WaitingTimes(app.state.db)
-    app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
+    app.state.metrics_queue = GroupCommit[ReportBatch](app.state.db, MetricsWriter().write)
     settings = app.state.settings
     app.state.logs_queue = LogsQueue(app.state.db, lambda: settings.cluster.quotas)
     app.state.proxy = ProxyProcess(

@@ -141,7 +141,7 @@ async def create_token(
         authorise(user, Action.ADMINISTER, other, "make access tokens of")
     allowed = (settings.cluster.security or Security()).token
     life = access_tokens.expiry(given.lifespan, allowed)
-    wanted = access_tokens.Wanted(given.userId, life, given.description or "", given.readOnly)
+    wanted = access_tokens.TokenRequest(given.userId, life, given.description or "", given.readOnly)
     async with changing(db) as change:
         known = sa.select(users.c.id).where(users.c.id == given.userId)
         if await change.conn.scalar(known) is None:

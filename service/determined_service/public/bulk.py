@@ -87,7 +87,7 @@ class Filters(BaseModel):
         return wanted
 
 
-class Chosen(BaseModel):
+class ChosenExperiments(BaseModel):
     """``v1PauseExperimentsRequest`` and similar requests. With ``filters``, ``experimentIds`` are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
@@ -100,7 +100,11 @@ class Chosen(BaseModel):
 
 
 async def act_on_many(
-    action: str, given: Chosen, admission: Admission, db: Database, act: Act | None = None
+    action: str,
+    given: ChosenExperiments,
+    admission: Admission,
+    db: Database,
+    act: Act | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """``{"results": [{"id": 3, "error": ""}]}``; raises BadRequest when nothing is chosen. ``act``: of an
     action that is none of this module's.
@@ -133,12 +137,12 @@ def _add_routes(action: str) -> None:
     admission_of = may_named(Action.CHANGE, Kind.EXPERIMENT, action)
 
     async def of_all(
-        given: Chosen, db: Db, admission: Admission = admission_of
+        given: ChosenExperiments, db: Db, admission: Admission = admission_of
     ) -> dict[str, list[dict[str, Any]]]:
         return await act_on_many(action, given, admission, db)
 
     async def of_project(
-        project_id: Id, given: Chosen, db: Db, admission: Admission = admission_of
+        project_id: Id, given: ChosenExperiments, db: Db, admission: Admission = admission_of
     ) -> dict[str, list[dict[str, Any]]]:
         given.project_id = project_id
         return await act_on_many(action, given, admission, db)

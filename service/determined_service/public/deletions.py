@@ -35,7 +35,7 @@ from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
 from determined_service.deleting import deletions as deleting
-from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.deleting.garbage import KeepPolicy, outside_policy
 from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.state import states
 from determined_service.state.change import Change, changing
@@ -219,7 +219,7 @@ async def preview_gc(
     save_trial_latest: Count = 0,
 ) -> Response:
     """The checkpoints that this policy would delete now."""
-    policy = Policy(save_experiment_best, save_trial_best, save_trial_latest)
+    policy = KeepPolicy(save_experiment_best, save_trial_best, save_trial_latest)
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
         doomed = (await outside_policy(conn, experiment_id, policy)).doomed

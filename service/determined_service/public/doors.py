@@ -28,7 +28,7 @@ router = Router("Tasks")
 Entrant = Annotated[Principal, may(Action.ENTER, Kind.TASK, "enter")]
 
 
-class Wanted(BaseModel):
+class DoorRequest(BaseModel):
     """``node``: which of a gang's machines. ``again``: the door that is said to be open does not answer."""
 
     node: int = Field(0, ge=0, le=10_000)
@@ -37,7 +37,7 @@ class Wanted(BaseModel):
 
 @router.post("/api/v1/tasks/{task_id}/doors")
 async def open_door(
-    request: Request, task_id: str, given: Wanted, user: Entrant, db: Db, hub: HubOf
+    request: Request, task_id: str, given: DoorRequest, user: Entrant, db: Db, hub: HubOf
 ) -> Response:
     """`port` and `secret` of a way into the task, `/proxy/<task>:<port>`, once its agent has opened it.
 

@@ -41,7 +41,7 @@ MAX_UPDATES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _QueueQuery:
     """The jobs that a request asks for."""
 
     pool: str
@@ -51,21 +51,21 @@ class _Wanted:
     limit: int
 
 
-async def _read_wanted(
+async def _read_query(
     states: Annotated[ManyNames, Query(default_factory=list)],
     resourcePool: Name = "",
     orderBy: OrderBy = "ORDER_BY_ASC",
     offset: Offset = 0,
     limit: Limit = 0,
-) -> _Wanted:
-    return _Wanted(resourcePool, states, orderBy == "ORDER_BY_DESC", offset, limit)
+) -> _QueueQuery:
+    return _QueueQuery(resourcePool, states, orderBy == "ORDER_BY_DESC", offset, limit)
 
 
-Wanted = Annotated[_Wanted, Depends(_read_wanted)]
+QueueQuery = Annotated[_QueueQuery, Depends(_read_query)]
 
 
 async def _page(
-    db: Database, queue: Queue, schedulers: PoolSchedulers, wanted: _Wanted
+    db: Database, queue: Queue, schedulers: PoolSchedulers, wanted: _QueueQuery
 ) -> dict[str, Any]:
     seen = await queue.look()
     async with reader(db).connect() as conn:
@@ -84,7 +84,7 @@ async def _page(
 
 @router.get("/job-queues-v2")
 async def list_queue(
-    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: Wanted
+    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: QueueQuery
 ) -> JsonResponse:
     """Every job that waits for slots or holds some, pool by pool, in the order of service."""
     found = await _page(db, queue, snapshots.schedulers, wanted)
@@ -93,7 +93,7 @@ async def list_queue(
 
 @router.get("/job-queues")
 async def list_queue_of_old(
-    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: Wanted
+    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: QueueQuery
 ) -> JsonResponse:
     """As `/job-queues-v2`, in the form of Determined's older clients."""
     return JsonResponse(await _page(db, queue, snapshots.schedulers, wanted))

@@ -20,7 +20,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import place_deletion, places
 from determined_service.lifecycle import workspaces as keeping
 from determined_service.lifecycle.places import Named, Place
-from determined_service.public.bulk import Chosen, act_on_many
+from determined_service.public.bulk import ChosenExperiments, act_on_many
 from determined_service.public.workspaces import require_all
 from determined_service.state.change import Change, changing, reader
 from determined_service.views.workspaces import contents, get_project
@@ -160,7 +160,7 @@ async def move_project(
     return JsonResponse({})
 
 
-class Note(BaseModel):
+class ProjectNote(BaseModel):
     """``v1Note``: a heading, and Markdown."""
 
     name: Name
@@ -170,11 +170,11 @@ class Note(BaseModel):
 class AllNotes(BaseModel):
     """``v1PutProjectNotesRequest``."""
 
-    notes: Annotated[list[Note], Field(max_length=limits.PROJECT_NOTES)]
+    notes: Annotated[list[ProjectNote], Field(max_length=limits.PROJECT_NOTES)]
 
 
 @router.post(f"{ONE}/notes")
-async def add_note(project_id: Id, given: Note, user: Changer, db: Db) -> Response:
+async def add_note(project_id: Id, given: ProjectNote, user: Changer, db: Db) -> Response:
     """Adds a note behind the others; answers all."""
     async with changing(db) as change:
         await keeping.add_note(change.conn, project_id, given.model_dump())
@@ -212,7 +212,7 @@ async def move_experiment(
     return JsonResponse({})
 
 
-class ExperimentsMove(Chosen):
+class ExperimentsMove(ChosenExperiments):
     """``v1MoveExperimentsRequest``: those named, or those that match the filters."""
 
     destination_project_id: Id

@@ -170,10 +170,18 @@ async def _chunk(
 
 
 async def read_logs(
-    db: Database, task_id: str, wanted: LogFilter, *, limit: int = 0, descending: bool = False
+    db: Database,
+    task_id: str,
+    wanted: LogFilter,
+    *,
+    limit: int = 0,
+    after: int = 0,
+    descending: bool = False,
 ) -> AsyncIterator[list[sa.Row[Any]]]:
-    """The lines stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0."""
-    after = 0
+    """The lines stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0.
+
+    ``after``: the id of a line; the lines behind it (backwards: before it) are read. 0: all lines.
+    """
     left = limit
     while True:
         size = min(CHUNK, left) if limit else CHUNK
@@ -212,16 +220,13 @@ async def follow_logs(
             # Before the rows: rows stored after the end was seen belong to no task.
             async with db.tx() as conn:
                 ended = await has_ended(conn, task_id)
-            while True:
-                size = min(CHUNK, left) if limit else CHUNK
-                rows = await _chunk(db, task_id, wanted, size, after, False)
-                if not rows:
-                    break
+            async for rows in read_logs(db, task_id, wanted, limit=left, after=after):
                 yield rows
                 after = rows[-1].id
-                left -= len(rows)
-                if limit and left <= 0:
-                    return
+                if limit:
+                    left -= len(rows)
+            if limit and left <= 0:
+                return
             if ended:
                 return
             if hub.closed:

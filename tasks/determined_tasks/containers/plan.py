@@ -33,7 +33,7 @@ from determined_tasks.identity import Identity
 from determined_tasks.leg_groups import MOST_SHARES, SHARES
 from determined_tasks.limits import OOM_SCORE
 from determined_tasks.ports import LOOPBACK
-from determined_tasks.task_environment import LONGEST_VARIABLE, Place
+from determined_tasks.task_environment import LONGEST_VARIABLE, AgentSide
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The engine's usual limit would make it drop the oldest lines while the service is away.
@@ -53,7 +53,7 @@ def container_name(agent_id: str, work_dir: Path, allocation_id: str) -> str:
     return f"det-{owner}-{re.sub('[^a-zA-Z0-9_.-]', '-', allocation_id)}"
 
 
-def image(spec: LegSpec, place: Place, settings: ContainerSettings) -> str:
+def image(spec: LegSpec, place: AgentSide, settings: ContainerSettings) -> str:
     """The image of the experiment, or the agent's when the configuration has only the default.
 
     The defaults of the configuration are Determined's own images, without this harness.
@@ -99,7 +99,7 @@ def network_mode(spec: LegSpec, settings: ContainerSettings) -> str:
 
 def environment(
     spec: LegSpec,
-    place: Place,
+    place: AgentSide,
     settings: ContainerSettings,
     image_env: Iterable[str],
     account: Identity | None,
@@ -129,7 +129,7 @@ def environment(
 
 def request(
     spec: LegSpec,
-    place: Place,
+    place: AgentSide,
     settings: ContainerSettings,
     *,
     root: Path,
@@ -171,7 +171,7 @@ def own_address(container: Mapping[str, Any]) -> str:
 
 def _host_config(
     spec: LegSpec,
-    place: Place,
+    place: AgentSide,
     settings: ContainerSettings,
     root: Path,
     user: str,

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from determined_registry.database.tables import trials
-from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.deleting.garbage import KeepPolicy, outside_policy
 from tests.integration.service_api.world import Leg, World, report
 
 SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
@@ -183,7 +183,7 @@ async def test_the_best_of_equals_is_the_one_that_is_kept(
         # After a restart the same step may be stored again.
         names += [await store(leg, steps), await store(leg, steps)]
     async with world.db.tx() as conn:
-        choice = await outside_policy(conn, leg.experiment_id, Policy(save_trial_latest=0))
+        choice = await outside_policy(conn, leg.experiment_id, KeepPolicy(save_trial_latest=0))
     # (The trial would start from the last one.)
     (kept,) = set(names[:-1]) - set(map(str, choice.doomed))
     best_first = "ORDER_BY_ASC" if smaller_is_better else "ORDER_BY_DESC"

@@ -11,7 +11,7 @@ import pytest
 import determined.cli
 
 ROOT = Path(determined.cli.__file__).parent
-FRAME = {"completion", "errors", "printing", "state"}
+FRAME = {"completion", "errors", "option_groups", "printing", "state"}
 MAY_IMPORT = {
     "output": FRAME,
     "arguments": FRAME | {"output"},
@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "launched": FRAME | {"output", "arguments", "groups", "following"},
     "entering": FRAME | {"launched"},
     "doctor": FRAME | {"output"},
+    "option_groups.py": set(),
     "printing.py": set(),
     "errors.py": {"printing"},
     "state.py": {"errors"},

@@ -16,10 +16,10 @@ from determined_tasks.containers import accounts, ends, images, plan
 from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.containers.sizes import size_in_bytes
 from determined_tasks.identity import Identity, IdentityError
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 from tests.programs.legs.fake_service import spec
 
-PLACE = Place(
+PLACE = AgentSide(
     Path("/work"), "http://m:1", "token", "agent-1", "cuda", device_uuids={0: "GPU-a", 1: "GPU-b"}
 )
 SETTINGS = ContainerSettings(
