@@ -23,7 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from determined.__version__ import __version__
 from determined.common.wire import limits
 from determined_registry.database import migrate, mlflow_role
-from determined_service import internal, public
+from determined_service import front, internal, public
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.targets import Owners
 from determined_service.access.throttle import LoginThrottle
@@ -134,5 +134,5 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(OwnHosts, settings=settings)
     errors.install(app)
     describe_aside(app)
-    mount(app, [*public.routers(), *internal.routers()])
+    mount(app, [*public.routers(), *internal.routers(), *front.routers()])
     return app

@@ -1,4 +1,4 @@
-"""Logins of browsers for pages made by other programs (Prefect, MLflow), whose scripts send no header.
+"""Logins of browsers for pages: the service's own, and MLflow's, whose scripts send no header.
 
 Elsewhere a token is a header, because a cookie is sent with the requests of every page. Here it may be a
 cookie that
@@ -14,6 +14,7 @@ cookie that
 
 # Without `from __future__ import annotations`: FastAPI reads the annotations of `__call__` as they are.
 
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,11 +31,61 @@ from determined_service.base import hosts, pages
 from determined_service.base.errors import Forbidden, Unauthenticated
 from determined_service.base.settings import Settings
 
-PATH = "/mlflow"
-COOKIE = "determined-session"
-SECURE_COOKIE = f"__Host-{COOKIE}"
-"""The same where the way to the service is encrypted: no other host name can set one so named."""
 _READING = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True)
+class PagesLogin:
+    """The login of a browser at the pages ``label`` (one of ``hosts.PAGES``), which are below ``path``."""
+
+    label: str
+    path: str
+    cookie: str
+
+    def elsewhere(self, request: Request) -> str | None:
+        """The address, without a path, at which a browser finds these pages; None: it is there."""
+        settings: Settings = request.app.state.settings
+        return pages.elsewhere(settings, self.label, request.headers.get("host", ""))
+
+    def token(self, request: Request) -> str | None:
+        """The cookie of a browser that asks a page of ours, at its place; None: it has none.
+
+        Raises Forbidden where the page of another origin may be behind the request.
+        """
+        token = None if self.elsewhere(request) else request.cookies.get(self._name(request))
+        if token:
+            require_own_page(request)
+        return token or None
+
+    def keep(self, answer: Response, request: Request, token: str) -> None:
+        """The browser sends ``token``, of :func:`~determined_service.access.sessions.open_pages`, from now
+        on."""
+        is_secure = request.url.scheme == "https"
+        answer.set_cookie(
+            self._name(request),
+            token,
+            max_age=int(PAGES_LIFE.total_seconds()),
+            # The attributes that the prefix of the name requires.
+            path="/" if is_secure else self.path,
+            httponly=True,
+            samesite="lax",
+            secure=is_secure,
+        )
+
+    def forget(self, answer: Response, request: Request) -> None:
+        """The browser sends no token of these pages any more."""
+        is_secure = request.url.scheme == "https"
+        answer.delete_cookie(
+            self._name(request), path="/" if is_secure else self.path, secure=is_secure
+        )
+
+    def _name(self, request: Request) -> str:
+        # Where the way to the service is encrypted, no other host name can set a cookie so named.
+        return f"__Host-{self.cookie}" if request.url.scheme == "https" else self.cookie
+
+
+FRONT = PagesLogin(hosts.FRONT, pages.FRONT_HOME, "determined-front")
+MLFLOW = PagesLogin(hosts.MLFLOW, "/mlflow", "determined-session")
 
 
 class MayInBrowser(Rule):
@@ -50,17 +101,10 @@ class MayInBrowser(Rule):
         return subject
 
 
-def elsewhere(request: Request) -> str | None:
-    """The address, without a path, at which a browser finds these pages; None: it is there."""
-    settings: Settings = request.app.state.settings
-    return pages.elsewhere(settings, hosts.MLFLOW, request.headers.get("host", ""))
-
-
 async def _asker(request: Request) -> Principal:
-    token = None if elsewhere(request) else request.cookies.get(_name(request))
-    if "authorization" in request.headers or not token:
+    token = None if "authorization" in request.headers else MLFLOW.token(request)
+    if token is None:
         return await asker(request)
-    require_own_page(request)
     auth: Authenticator = request.app.state.auth
     found = await auth.of_pages(token)
     count(request, found)
@@ -94,27 +138,3 @@ def is_of_ours(request: Request) -> bool:
 def may_in_browser(action: Action, kind: Kind, verb: str = "") -> Any:
     """For ``Annotated[Principal | None, may_in_browser(…)]``."""
     return Depends(MayInBrowser(action, kind, verb))
-
-
-def keep(answer: Response, request: Request, token: str) -> None:
-    """The browser sends ``token``, of :func:`~determined_service.access.sessions.open_pages`, from now on."""
-    is_secure = _name(request) == SECURE_COOKIE
-    answer.set_cookie(
-        _name(request),
-        token,
-        max_age=int(PAGES_LIFE.total_seconds()),
-        # The attributes that the prefix of the name requires.
-        path="/" if is_secure else PATH,
-        httponly=True,
-        samesite="lax",
-        secure=is_secure,
-    )
-
-
-def forget(answer: Response) -> None:
-    """Delete the cookie of an earlier release, which was not bound to a separate host name."""
-    answer.delete_cookie(COOKIE, path=PATH)
-
-
-def _name(request: Request) -> str:
-    return SECURE_COOKIE if request.url.scheme == "https" else COOKIE

@@ -58,6 +58,13 @@ NO_ANSWER = "the database does not answer; try again"
 _BAD_VALUE = ("22", "23", "54")
 
 
+def of_answer(status: int, message: str) -> ApiError:
+    """The refusal behind an answer of our REST API."""
+    refusal = _KINDS.get(status, ApiError)("")
+    refusal.message = message
+    return refusal
+
+
 def of_database(error: BaseException) -> ApiError | None:
     """The refusal for an error of the database or its driver, without its SQL; None: a fault of ours."""
     cause = error.orig if isinstance(error, StatementError) else error

@@ -1,5 +1,4 @@
-"""Host names for pages that other people's programs make: a browser takes each for a separate site, and sends
-its cookies to no other.
+"""Host names for pages: a browser takes each for a separate site, and sends its cookies to no other.
 
 Imports no settings: the proxy's process has none.
 """
@@ -8,9 +7,9 @@ from __future__ import annotations
 
 import re
 
-MLFLOW, PREFECT = "mlflow", "prefect"
-"""The first parts of the host names of MLflow's and Prefect's pages."""
-PAGES = (MLFLOW, PREFECT)
+FRONT, MLFLOW, PREFECT = "det", "mlflow", "prefect"
+"""The first parts of the host names of the service's own pages, MLflow's and Prefect's."""
+PAGES = (FRONT, MLFLOW, PREFECT)
 """No task's host name begins with these."""
 _LOOPBACK = re.compile(rb"(localhost|127\.[0-9.]+|\[::1\]|[a-z0-9-]+\.localhost)(?::([0-9]+))?")
 

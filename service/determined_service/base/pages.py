@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from determined_service.base import hosts
 from determined_service.base.settings import Settings
 
+FRONT_HOME = "/det"
+"""The path below which the service's own pages are."""
 _ANY_HOST = ("0.0.0.0", "::", "")
 PREFECT_HOME = "/prefect"
 """The path of the service below which Prefect's server is; at its pages' host name it is the whole of it."""

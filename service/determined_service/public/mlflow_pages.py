@@ -26,7 +26,7 @@ from determined.common import installation
 from determined.common.wire.mlflow import BODY_FILE_HEADER, PATH_HEADER, TAKES_PATH_HEADER
 from determined_registry.database.seen import written
 from determined_service.access.authenticator import Authenticator
-from determined_service.access.browser import elsewhere, forget, keep, may_in_browser
+from determined_service.access.browser import MLFLOW, may_in_browser
 from determined_service.access.logins import log_in
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
@@ -131,7 +131,7 @@ async def log_in_here(
     request: Request, db: Db, settings: SettingsOf, throttle: Throttle
 ) -> Response:
     """The form of the login page: a session for these pages alone, whose token becomes a cookie."""
-    if (own := elsewhere(request)) is not None:
+    if (own := MLFLOW.elsewhere(request)) is not None:
         return RedirectResponse(f"{own}/mlflow/", 303, headers={"Cache-Control": "no-store"})
     login = await read_form(request)
     try:
@@ -146,7 +146,7 @@ async def log_in_here(
             username=login.username,
         )
     answer = RedirectResponse("/mlflow/", 303, headers={"Cache-Control": "no-store"})
-    keep(answer, request, token)
+    MLFLOW.keep(answer, request, token)
     return answer
 
 
@@ -161,14 +161,14 @@ async def pass_on(path: str, request: Request, visitor: Visitor, settings: Setti
     # The raw path: escaped characters stay escaped.
     raw = request.scope.get("raw_path", b"").decode("latin-1").partition("?")[0]
     if visitor is None:
-        own = elsewhere(request)
+        own = MLFLOW.elsewhere(request)
         if own is not None and _wants_page(request) and "authorization" not in request.headers:
             query = f"?{request.url.query}" if request.url.query else ""
             there = f"{own}{raw or '/mlflow/'}{query}"
             answer = RedirectResponse(
                 there, 302, headers={"Cache-Control": "no-store", "Vary": "Accept"}
             )
-            forget(answer)
+            MLFLOW.forget(answer, request)
             return answer
         if _wants_page(request):
             values = {"title": "MLflow", "cluster": settings.cluster_name}

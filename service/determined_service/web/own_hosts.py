@@ -1,5 +1,5 @@
-"""The host names of MLflow's and Prefect's pages: the service serves nothing else there, so nothing else
-shares their origin."""
+"""The host names of the service's own pages, MLflow's and Prefect's: nothing else is served there, so nothing
+else shares their origin."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from determined.common.wire.mlflow import HOME
 from determined_service.base import hosts
-from determined_service.base.pages import PREFECT_HOME, is_own_host
+from determined_service.base.pages import FRONT_HOME, PREFECT_HOME, is_own_host
 from determined_service.base.settings import Settings
+
+_HOMES = (
+    (hosts.FRONT, FRONT_HOME, "the service's own pages"),
+    (hosts.MLFLOW, HOME, "MLflow's pages"),
+)
 
 
 class OwnHosts:
@@ -25,17 +30,18 @@ class OwnHosts:
             text = host.decode("latin-1")
             if is_own_host(self._settings, hosts.PREFECT, text):
                 scope = _below(PREFECT_HOME, scope)
-            elif is_own_host(self._settings, hosts.MLFLOW, text) and not _is_mlflow(scope["path"]):
-                answer = Response("not found: here are MLflow's pages alone, below /mlflow/\n", 404)
-                if scope["path"] == "/":
-                    answer = RedirectResponse(f"{HOME}/", 307)
-                await answer(scope, receive, send)
-                return
+            for label, home, whose in _HOMES:
+                if is_own_host(self._settings, label, text) and not _is_below(home, scope["path"]):
+                    answer = Response(f"not found: here are {whose} alone, below {home}/\n", 404)
+                    if scope["path"] == "/":
+                        answer = RedirectResponse(f"{home}/", 307)
+                    await answer(scope, receive, send)
+                    return
         await self.app(scope, receive, send)
 
 
-def _is_mlflow(path: str) -> bool:
-    return path == HOME or path.startswith(f"{HOME}/")
+def _is_below(home: str, path: str) -> bool:
+    return path == home or path.startswith(f"{home}/")
 
 
 def _below(folder: str, scope: Scope) -> Scope:

@@ -1,0 +1,42 @@
+"""The service's own pages, below ``/det`` (docs/inside/front.md).
+
+A page asks the REST API in its visitor's name (:mod:`~determined_service.front.visits`) and shows the answer
+by a template. It reads no table and has no rule of access of its own.
+"""
+
+from __future__ import annotations
+
+from determined_service.front import (
+    assets,
+    curves,
+    experiment,
+    experiments,
+    home,
+    login,
+    models,
+    people,
+    pipelines,
+    settings,
+    stream,
+    workspaces,
+)
+from determined_service.web.router import Router
+
+
+def routers() -> list[Router]:
+    """Every router of this package."""
+    modules = (
+        login,
+        assets,
+        stream,
+        home,
+        experiments,
+        experiment,
+        curves,
+        models,
+        pipelines,
+        workspaces,
+        people,
+        settings,
+    )
+    return [module.router for module in modules]

@@ -1,0 +1,138 @@
+// Charts of curves: <figure class="chart" data-chart="ADDRESS"> is drawn with what the address answers.
+"use strict";
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const compact = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 5 });
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+
+// All curves over one axis, as the library wants them.
+function joined(curves) {
+  const tables = curves.map((curve) => [curve.x, curve.y]);
+  if (tables.length === 0) return [[], []];
+  if (tables.length === 1) return tables[0];
+  return uPlot.join(tables);
+}
+
+function smoothed(values, weight) {
+  if (!weight) return values;
+  let last = null;
+  return values.map((value) => {
+    if (value === null || value === undefined) return value;
+    last = last === null ? value : last * weight + value * (1 - weight);
+    return last;
+  });
+}
+
+function series(curve, home) {
+  // The colour belongs to the trial, on every page; eight trials with one colour differ in their dashes.
+  const color = style(`--c${curve.trial % 8}`);
+  return {
+    label: `trial ${curve.trial}`,
+    stroke: color,
+    width: 1.5,
+    dash: DASHES[Math.floor(curve.trial / 8) % DASHES.length],
+    spanGaps: true,
+    points: { show: curve.x.length < 2 },
+    value: (_, raw) => (raw === null || raw === undefined ? "" : compact.format(raw)),
+    trial: curve.trial,
+  };
+}
+
+class Chart {
+  constructor(figure) {
+    this.figure = figure;
+    this.plot = null;
+    this.key = "";
+    this.load();
+  }
+
+  address() {
+    const controls = this.figure.dataset.controls && document.getElementById(this.figure.dataset.controls);
+    const address = new URL(this.figure.dataset.chart, location.href);
+    if (controls) {
+      for (const [name, value] of new FormData(controls)) if (name === "metric" || name === "x") address.searchParams.set(name, value);
+    }
+    return address;
+  }
+
+  control(name) {
+    const controls = this.figure.dataset.controls && document.getElementById(this.figure.dataset.controls);
+    return controls ? new FormData(controls).get(name) : null;
+  }
+
+  async load() {
+    const answer = await fetch(this.address());
+    if (!answer.ok) return;
+    this.found = await answer.json();
+    this.draw();
+  }
+
+  draw() {
+    const { curves, x, metric } = this.found;
+    const weight = Number(this.control("smooth") || 0);
+    const log = this.control("scale") === "log";
+    const shown = curves.filter((curve) => curve.x.length);
+    const data = joined(shown.map((curve) => ({ ...curve, y: smoothed(curve.y, weight) })));
+    const key = JSON.stringify([shown.map((curve) => curve.trial), x, metric, log, weight]);
+    if (!shown.length) {
+      this.plot?.destroy();
+      this.plot = null;
+      this.key = "";
+      this.figure.querySelector(".drawing").textContent = "No value of this metric has been reported yet.";
+      return;
+    }
+    if (this.plot && key === this.key) { this.plot.setData(data); return; }
+    this.plot?.destroy();
+    this.key = key;
+    const room = this.figure.querySelector(".drawing");
+    room.textContent = "";
+    const ink = style("--soft");
+    const axis = { stroke: ink, grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
+    this.plot = new uPlot({
+      width: room.clientWidth || 600,
+      height: Number(this.figure.dataset.height || 320),
+      series: [{ label: x === "time" ? "seconds" : "step", value: (_, raw) => (raw === null || raw === undefined ? "" : compact.format(raw)) },
+        ...shown.map((curve) => series(curve))],
+      scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
+      axes: [{ ...axis, label: x === "time" ? "seconds since the trial began" : "steps" },
+        { ...axis, label: metric, size: 70, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : compact.format(tick))) }],
+      legend: { show: shown.length <= 12, live: true },
+      focus: { alpha: 0.25 },
+      cursor: { focus: { prox: 24 }, drag: { x: true, y: true, uni: 20 } },
+    }, data, room);
+    if (shown.length > 12 || this.figure.dataset.open) {
+      this.plot.over.addEventListener("dblclick", () => {}, false);
+    }
+    this.plot.over.addEventListener("click", (event) => {
+      if (!event.shiftKey) return;
+      const near = this.plot.series.find((one) => one.trial && one._focus);
+      if (near) location.href = `${home}/trials/${near.trial}`;
+    });
+    if (shown.length > 12) this.tell(room);
+  }
+
+  // Where a legend would be too long, the curve under the pointer is named.
+  tell(room) {
+    const name = document.createElement("p");
+    name.className = "legend";
+    name.textContent = "Point at a curve to read its trial.";
+    room.append(name);
+    this.plot.hooks.setSeries = [(plot, index) => {
+      const one = plot.series[index];
+      if (one?.trial) name.textContent = `trial ${one.trial}`;
+    }];
+  }
+}
+
+const charts = [];
+for (const figure of document.querySelectorAll("figure[data-chart]")) charts.push(new Chart(figure));
+document.addEventListener("renewed", () => { for (const chart of charts) chart.load(); });
+for (const form of document.querySelectorAll("form[data-chart-controls]")) {
+  form.addEventListener("submit", (event) => event.preventDefault());
+  form.addEventListener("input", () => {
+    for (const chart of charts) if (chart.figure.dataset.controls === form.id) chart.load();
+  });
+}
+new ResizeObserver(() => {
+  for (const chart of charts) chart.plot?.setSize({ width: chart.figure.clientWidth, height: chart.plot.height });
+}).observe(document.getElementById("main"));
