@@ -30,6 +30,7 @@ INLINE_BYTES = 128 * 1024
 _SMALL = 256
 KEYS = 10_000
 """Rows whose keys are known at a time."""
+_PATIENCE = sa.text("SELECT set_config('statement_timeout', :ms, true)")
 
 
 def weight(*columns: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -78,6 +79,7 @@ async def answer_list(
     limit: int,
     keys: sa.Select[Any] | None = None,
     beside: dict[str, Any] | None = None,
+    patience_s: float = 0,
 ) -> Response:
     """``{name: […], "pagination": {…}}`` of the rows of ``statement`` (ordered) in the window.
 
@@ -85,10 +87,13 @@ async def answer_list(
         key: a column of ``statement`` whose value no two rows share. heavy: :func:`weight` of a row.
         keys: selects ``key`` for the same rows in the same order, where this can be said with fewer joins.
         beside: what else the answer holds.
+        patience_s: how long each statement that finds keys may take; 0: as long as it does.
     """
     if keys is None:
         keys = statement.with_only_columns(key)
     async with db.tx() as conn:
+        if patience_s:
+            await conn.execute(_PATIENCE, {"ms": str(round(patience_s * 1000))})
         total = await count_of(conn, keys)
         start, end = window(total, offset, limit)
         rest = {**(beside or {}), "pagination": pagination(total, offset, limit)}
@@ -119,6 +124,8 @@ async def answer_list(
                     del rows, found
             place += KEYS
             async with db.tx() as conn:
+                if patience_s:
+                    await conn.execute(_PATIENCE, {"ms": str(round(patience_s * 1000))})
                 pieces = await _weighed(conn, weighed, place, end)
         yield b"]," + dumps(rest)[1:]
 
