@@ -131,6 +131,7 @@ for (const form of document.querySelectorAll("form[data-chart-controls]")) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
     for (const chart of charts) if (chart.figure.dataset.controls === form.id) chart.load();
+    if ("inAddress" in form.dataset) history.replaceState(null, "", `${location.pathname}?${new URLSearchParams(new FormData(form))}`);
   });
 }
 new ResizeObserver(() => {
