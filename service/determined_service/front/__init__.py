@@ -15,12 +15,32 @@ from determined_service.front import (
     experiments,
     home,
     login,
+    models,
+    people,
+    pipelines,
+    settings,
     stream,
+    workspaces,
 )
 from determined_service.web.router import Router
 
 
 def routers() -> list[Router]:
     """Every router of this package."""
-    modules = (login, assets, stream, home, experiments, chosen, experiment, compare, curves)
+    modules = (
+        login,
+        assets,
+        stream,
+        home,
+        experiments,
+        chosen,
+        experiment,
+        compare,
+        curves,
+        models,
+        pipelines,
+        workspaces,
+        people,
+        settings,
+    )
     return [module.router for module in modules]
