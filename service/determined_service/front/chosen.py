@@ -3,16 +3,17 @@
 # Without `from __future__ import annotations`: FastAPI reads the annotations of `act` as they are.
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
+from determined_service.base.bounds import Id
 from determined_service.base.errors import ApiError
 from determined_service.base.pages import FRONT_HOME
 from determined_service.front.forms import Form, read_form
-from determined_service.front.rendering import PageRouter, back
+from determined_service.front.rendering import PageRouter, back, page
 from determined_service.front.visits import Visit, Visitor
 
 router = PageRouter()
@@ -29,6 +30,7 @@ _MANY = {
 }
 """The actions with a route for many experiments, and what has happened to these."""
 _SHOWN_REFUSALS = 8
+MOST_PROJECTS = 500
 
 
 @router.post("/actions/experiments.chosen", include_in_schema=False)
@@ -41,6 +43,10 @@ async def act(request: Request, visit: Visitor) -> Response:
         return back(request, to, "No experiment is chosen: tick the boxes in the first column.")
     if len(ids) > MOST:
         return back(request, to, f"{len(ids)} experiments are chosen, at most {MOST} at a time.")
+    project = form.text("project", "")
+    if verb == "move" and not project:
+        named = urlencode([("id", one) for one in ids])
+        return back(request, f"{FRONT_HOME}/experiments-move?{named}")
     if verb == "compare":
         chosen = urlencode([("experiment", one) for one in ids])
         return back(request, f"{FRONT_HOME}/compare?{chosen}")
@@ -49,6 +55,25 @@ async def act(request: Request, visit: Visitor) -> Response:
     except ApiError as refusal:
         return back(request, to, refusal.message)
     return back(request, to, _said(done, len(ids), refused))
+
+
+@router.get("/experiments-move", include_in_schema=False)
+async def choose_project(
+    request: Request,
+    visit: Visitor,
+    id: Annotated[list[Id], Query(default_factory=list, max_length=MOST)],
+) -> Response:
+    """The projects to which the chosen experiments may be moved."""
+    found = await visit.get("/workspaces/0/projects", {"archived": "false", "limit": MOST_PROJECTS})
+    return page(
+        "experiments_move",
+        request,
+        visit,
+        ids=id,
+        projects=found["projects"],
+        total=found["pagination"]["total"],
+        command="det experiment move ID PROJECT",
+    )
 
 
 async def _do(
@@ -68,10 +93,7 @@ async def _do(
         path = f"/experiments/{{}}/labels/{quote(label, safe='')}"
         return done, await _each(visit, ids, method, path)
     if verb == "move":
-        project = form.numbers("project")
-        if not project:
-            return "moved", dict.fromkeys(ids, "no project is chosen")
-        body = {"destinationProjectId": project[-1]}
+        body = {"destinationProjectId": form.numbers("project")[-1]}
         return "moved", await _each(visit, ids, "POST", "/experiments/{}/move", body)
     return "changed", dict.fromkeys(ids, "the button's action is not known: load the page again")
 

@@ -44,8 +44,6 @@ USUAL = ("state", "started", "trials", "best", "owner", "project")
 MOST_OWN = 12
 """Columns of hyperparameters and metrics."""
 OFFERED = 24
-MOST_PROJECTS = 200
-"""From which a reader chooses where experiments are moved to."""
 
 _SAID = {
     "pause": "Experiment {id} pauses: each trial stores a checkpoint and gives its slots back.",
@@ -106,10 +104,8 @@ async def list_experiments(
         problem = refusal.message
     rows = found["experiments"]
     ids = [one["id"] for one in rows]
-    changeable, offered, projects = await asyncio.gather(
-        visit.permitted(Action.CHANGE, Kind.EXPERIMENT, ids),
-        _offered(visit, rows, own),
-        visit.maybe("/workspaces/0/projects", {"archived": "false", "limit": MOST_PROJECTS}),
+    changeable, offered = await asyncio.gather(
+        visit.permitted(Action.CHANGE, Kind.EXPERIMENT, ids), _offered(visit, rows, own)
     )
 
     def address(**changed: Any) -> str:
@@ -140,7 +136,6 @@ async def list_experiments(
         known=COLUMNS,
         always=ALWAYS,
         offered=offered,
-        projects=(projects or {}).get("projects", []),
         changeable=changeable,
         address=address,
     )

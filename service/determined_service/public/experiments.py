@@ -120,7 +120,7 @@ async def list_experiments(
     if states:
         wanted.append(state_filter(e.state, SHOWN_STATE, states))
     if usernames:
-        wanted.append(users.c.username.in_(usernames))
+        wanted.append(e.owner_id.in_(sa.select(users.c.id).where(users.c.username.in_(usernames))))
     if userIds:
         wanted.append(e.owner_id.in_(userIds))
     if included:
@@ -139,9 +139,8 @@ async def list_experiments(
     statement = statement.add_columns(
         *(column.label(f"column_{place}") for place, column in enumerate(more.values()))
     )
-    keys = None
-    if sortBy != "SORT_BY_SEARCHER_METRIC_VAL" and not of_column:
-        keys = select_ids().where(*wanted).order_by(*order)
+    by_best = sortBy == "SORT_BY_SEARCHER_METRIC_VAL" or bool(of_column)
+    keys = select_ids(by_user=sortBy == "SORT_BY_USER", by_best=by_best)
     viewer = viewer_of(user)
 
     def made(row: sa.Row[Any]) -> dict[str, Any]:
@@ -161,7 +160,8 @@ async def list_experiments(
         each_aside(made, lambda row: 0 if light else len(row.original_config)),
         offset=offset,
         limit=limit,
-        keys=keys,
+        keys=keys.where(*wanted).order_by(*order),
+        counted=select_ids().where(*wanted),
         patience_s=limits.SEARCH_S if query or of_column else 0,
     )
 

@@ -116,9 +116,12 @@ def in_project(project_id: int | None) -> sa.ColumnElement[bool]:
     return sa.true() if project_id in (None, 0, -1) else e.project_id == project_id
 
 
-def select_ids() -> sa.Select[Any]:
-    """The ids alone, for all filters and orders but by the best metric."""
-    return sa.select(e.id).join(users, users.c.id == e.owner_id)
+def select_ids(*, by_user: bool = False, by_best: bool = False) -> sa.Select[Any]:
+    """The ids alone, for all filters; for orders by the user or the best trial if these are asked for."""
+    found = sa.select(e.id)
+    if by_user:
+        found = found.join(users, users.c.id == e.owner_id)
+    return found.outerjoin(BEST, sa.true()) if by_best else found
 
 
 def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:

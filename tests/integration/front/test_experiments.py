@@ -72,7 +72,10 @@ async def test_labels_moves_deletions_and_comparison(pages: Pages, world: World)
     rows = await world.rows(sa.select(experiments.c.labels).order_by(experiments.c.id))
     assert [row.labels for row in rows] == [["new one"], ["a", "new one"]]
     assert "the label is empty" in (await send(pages, page, id=first, do="label")).said
-    assert "no project is chosen" in (await send(pages, page, id=first, do="move")).said
+    moving = await send(pages, page, id=[first, second], do="move")
+    assert f"Experiments {first}, {second} go to another project" in moving.text
+    assert moving.one("select option").get_text() == "Uncategorized / Uncategorized"
+    assert "moved" in (await pages.send(moving, "experiments.chosen", project="1")).said
     assert "does not exist" in (await send(pages, page, id=first, do="move", project=999)).said
     page = await send(pages, page, id=[first, second], do="compare")
     assert page.path == f"/det/compare?experiment={first}&experiment={second}"

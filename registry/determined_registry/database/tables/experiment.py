@@ -82,6 +82,8 @@ sa.Index(
     experiments.c.end_time,
     postgresql_where=experiments.c.state == "COMPLETED",
 )
+# Lists count those that are not archived.
+sa.Index("ix_experiments_archived", experiments.c.archived, experiments.c.id)
 # Of an owner, those that have not ended.
 sa.Index(
     "ix_experiments_open",

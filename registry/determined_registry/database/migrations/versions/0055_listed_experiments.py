@@ -26,8 +26,10 @@ def upgrade() -> None:
         op.add_column(
             "experiments", sa.Column(name, kind, sa.Computed(value, persisted=True), nullable=True)
         )
+    op.create_index("ix_experiments_archived", "experiments", ["archived", "id"])
 
 
 def downgrade() -> None:
+    op.drop_index("ix_experiments_archived", "experiments")
     for name in reversed(COLUMNS):
         op.drop_column("experiments", name)
