@@ -309,7 +309,8 @@ def _metric_rows(
 
 
 def _extreme(summaries: Sequence[dict[str, Any]], key: str) -> frozenset[int]:
-    """The places of the least of all least values, or of the greatest of the greatest."""
+    """The places of the least of all least values, or of the greatest of the greatest; none if all are
+    equal."""
     numbers = {
         place: one[key]
         for place, one in enumerate(summaries)
@@ -318,4 +319,5 @@ def _extreme(summaries: Sequence[dict[str, Any]], key: str) -> frozenset[int]:
     if key == "last" or len(numbers) < 2:
         return frozenset()
     wanted = min(numbers.values()) if key == "min" else max(numbers.values())
-    return frozenset(place for place, value in numbers.items() if value == wanted)
+    found = frozenset(place for place, value in numbers.items() if value == wanted)
+    return found if len(found) < len(numbers) else frozenset()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import sqlalchemy as sa
+
+from determined_registry.database.tables import users
 from determined_service.front import compare
 from tests.integration.front.conftest import Page, Pages
 from tests.integration.front.test_visits import HOSTILE
+from tests.integration.roles import give, put_mode, workspace
 from tests.integration.service_api.world import World, report
 
 
@@ -39,9 +43,9 @@ async def test_what_differs_and_what_was_reported(pages: Pages, world: World) ->
     page = await pages.open(f"/compare?trial={two}&trial={one}&trial={two}")
     assert shown(page) == [two, one]
     assert row(page, "lr") == ["0.2", "0.1"]
-    assert "net.width" not in page.text and "2 that are the same in all of them" in page.text
+    assert "net.width" not in page.text and "2 not shown: the same in all these trials" in page.text
     assert row(page, "least") == ["2", "1"] and row(page, "greatest") == ["9", "9"]
-    assert page.soup.select("td.top")[0].get_text() == "1"
+    assert page.soup.select("td.extreme")[0].get_text() == "1"
     assert f"/det/experiments/{second}/configuration?against={first}" in page.links()
     assert page.one("figure")["data-chart"] == f"/det/curves/trials?id={two}&id={one}"
     assert page.one("#metric option[selected]")["value"] == "validation.loss"
@@ -111,3 +115,40 @@ async def test_hostile_texts_are_texts(pages: Pages, world: World) -> None:
     assert page.status == 200 and shown(page) == [leg.trial_id]
     for mark in ("<script>alert", "\u202e", "\x1b", "\u2028"):
         assert mark not in page.answer.text
+
+
+async def test_a_limited_reader_sees_nothing_of_others(stranger: Pages, world: World) -> None:
+    secret = "zebra-of-another"
+    own = await world.experiment(secret, labels=[secret])
+    hidden = await trial(world, own, 1.0, **{secret: secret})
+    async with world.db.tx() as conn:
+        same = sa.select(users.c.password_hash).where(users.c.username == "determined")
+        await conn.execute(
+            sa.insert(users).values(
+                username="limited", password_hash=same.scalar_subquery(), active=True
+            )
+        )
+    place = await workspace(world.app, "own")
+    await give(world.app, "limited", "Editor", place)
+    await put_mode(world.app)
+    await stranger.log_in("limited")
+    for path in (
+        "/experiments",
+        "/experiments?q=zebra",
+        f"/experiments?q={secret}<5",
+        f"/experiments?sort=hp.{secret}&column=hp.{secret}",
+        f"/compare?trial={hidden}",
+        f"/compare?experiment={own}",
+        "/compare?add=zebra",
+        f"/curves/trials?id={hidden}&metric=validation.loss",
+    ):
+        page = await stranger.open(path)
+        told = page.soup.get_text() if "curves" in path else page.text
+        # What the reader typed is in fields and links, and nothing else of it is.
+        assert "zebra" not in told.replace(f"hp.{secret}", ""), path
+        assert not page.has("#list tbody"), path
+    page = await stranger.open("/compare")
+    csrf = str(page.soup.select("input[name=csrf]")[0]["value"])
+    fields = {"csrf": csrf, "to": "/det/experiments", "id": own, "do": "kill"}
+    page = await stranger.post("/actions/experiments.chosen", fields)
+    assert f"Experiment {own}: not found: experiment {own} does not exist" in page.said
