@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from determined_service.front import (
     assets,
+    checkpoint_files,
     chosen,
     compare,
     curves,
@@ -15,11 +16,13 @@ from determined_service.front import (
     experiments,
     home,
     login,
+    logs,
     models,
     people,
     pipelines,
     settings,
     stream,
+    trial,
     workspaces,
 )
 from determined_service.web.router import Router
@@ -36,6 +39,9 @@ def routers() -> list[Router]:
         chosen,
         experiment,
         compare,
+        trial,
+        checkpoint_files,
+        logs,
         curves,
         models,
         pipelines,

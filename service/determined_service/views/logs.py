@@ -39,11 +39,8 @@ _TEXT = sa.func.encode(c.log, "escape")
 _TIME = sa.func.to_char(
     sa.func.timezone("UTC", c.timestamp), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 ).label("time")
-# What differs from line to line; then where the lines come from.
-_COLUMNS = (
-    c.id,
-    _TIME,
-    c.log,
+# Where a line comes from.
+_ORIGIN = (
     c.task_id,
     c.level,
     c.allocation_id,
@@ -64,6 +61,8 @@ class LogFilter:
     clauses: tuple[sa.ColumnElement[bool], ...] = ()
     pattern: str | None = None
     """A regular expression among the clauses, which may take long."""
+    line_bytes: int = 0
+    """Of each line so many bytes are read; 0: all."""
 
     @classmethod
     def read(
@@ -80,6 +79,9 @@ class LogFilter:
         after: str | None = None,
         text: str | None = None,
         regex: bool = False,
+        before_id: int | None = None,
+        after_id: int | None = None,
+        line_bytes: int = 0,
     ) -> Self:
         """From a request's parameters; raises BadRequest."""
         clauses: list[sa.ColumnElement[bool]] = []
@@ -100,6 +102,10 @@ class LogFilter:
             clauses.append(c.timestamp < parse_time(before, "timestampBefore"))
         if after:
             clauses.append(c.timestamp > parse_time(after, "timestampAfter"))
+        if before_id is not None:
+            clauses.append(c.id < before_id)
+        if after_id is not None:
+            clauses.append(c.id > after_id)
         if text:
             if regex:
                 if "\0" in text:
@@ -109,7 +115,7 @@ class LogFilter:
                 clauses.append(_TEXT.regexp_match(text))
             else:
                 clauses.append(_TEXT.icontains(_escaped(text), autoescape=True))
-        return cls(tuple(clauses), text if text and regex else None)
+        return cls(tuple(clauses), text if text and regex else None, line_bytes)
 
 
 def _escaped(text: str) -> str:
@@ -146,9 +152,17 @@ async def _chunk(
     """At most ``limit`` lines, and no more than one after ``limits.ANSWER_PIECE_BYTES``: lines may be a
     megabyte each."""
     order = c.id.desc() if descending else c.id
-    size = sa.func.octet_length(c.log)
+    whole = sa.func.octet_length(c.log)
+    line: sa.ColumnElement[Any] = c.log
+    size: sa.ColumnElement[int] = whole
+    cut: sa.ColumnElement[int] = sa.literal(0)
+    if wanted.line_bytes:
+        line = sa.func.substr(c.log, 1, wanted.line_bytes)
+        size = sa.func.least(whole, wanted.line_bytes)
+        cut = sa.case((whole > wanted.line_bytes, whole), else_=0)
     before = (sa.func.sum(size).over(order_by=order) - size).label("before")
-    statement = sa.select(*_COLUMNS, before).where(c.task_id == task_id, *wanted.clauses)
+    shown = (c.id, _TIME, line.label("log"), cut.label("cut"), *_ORIGIN)
+    statement = sa.select(*shown, before).where(c.task_id == task_id, *wanted.clauses)
     if not descending:
         statement = statement.where(c.id > after)
     elif after:
@@ -278,14 +292,15 @@ async def follow_logs_of_trial(
 
 def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> bytes:
     """Rows of :func:`read_logs` as NDJSON, each ``{"result": v1TaskLogsResponse}``; with ``trial_id``,
-    ``v1TrialLogsResponse``. ``log`` is the line as printed, ``message`` the line to show.
+    ``v1TrialLogsResponse``. ``log`` is the line as printed, ``message`` the line to show; ours: ``bytes``,
+    the size of a line of which only the beginning is here.
 
     An answer may hold a hundred thousand lines, so what neighbouring lines have in common is written once.
     """
     origin: tuple[Any, ...] | None = None
     fields, begin = b"", ""
     found: list[bytes] = []
-    for id_, time, line, *rest in rows:
+    for id_, time, line, cut, *rest in rows:
         if origin != (now := tuple(rest)):
             origin = now
             fields, begin = _origin_json(*rest, trial_id=trial_id), _prefix(rest)
@@ -294,8 +309,15 @@ def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> byte
         # Milliseconds are enough to read.
         message = f"[{time[:-4]}Z]{begin} || {log}{ending}"
         found.append(
-            b'{"result":{"id":"%d","timestamp":"%s","message":%s,"log":%s,%s}\n'
-            % (id_, time.encode(), orjson.dumps(message), orjson.dumps(log), fields)
+            b'{"result":{"id":"%d","timestamp":"%s","message":%s,"log":%s,%s%s}\n'
+            % (
+                id_,
+                time.encode(),
+                orjson.dumps(message),
+                orjson.dumps(log),
+                b'"bytes":%d,' % cut if cut else b"",
+                fields,
+            )
         )
     return one_line_each(b"".join(found))
 
