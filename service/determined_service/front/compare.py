@@ -197,9 +197,11 @@ async def _trials(
 ) -> list[dict[str, Any]]:
     """The trials in this order; with ``at``, the ``metric``'s last value up to ``step``."""
     at = bool(metric and step is not None)
+    wanted = metric if at else "validation.-"
     parameters: list[tuple[str, Any]] = [
         *(("trialIds", one) for one in ids),
-        ("metricIds", metric if at else "validation.-"),
+        ("metricIds", wanted),
+        ("extremesOf", wanted),
         ("maxDatapoints", 4),
         # Without a step, the trials alone are wanted.
         ("endBatches", max(step or 0, 1) if at else 1),

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from fastapi import Query
 from pydantic import BaseModel
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
@@ -56,7 +57,7 @@ from determined_service.views.experiments import (
     select_ids,
 )
 from determined_service.views.experiments import experiment_json as to_json
-from determined_service.views.lists import answer_list, each_aside
+from determined_service.views.lists import answer_list, be_patient, each_aside
 from determined_service.views.paging import Limit, Offset, OrderBy, ordered
 from determined_service.views.query_terms import QUERY_CHARS, read_query
 from determined_service.views.values import moment, state_filter
@@ -130,13 +131,19 @@ async def list_experiments(
     for bound, outside in ((lower, le), (lowest, lt), (upper, ge), (highest, gt)):
         if bound is not None:
             wanted.append(sa.not_(outside(e.id, bound)))
-    wanted += matches(read_query(query))
+    terms = matches(read_query(query))
     more = named_columns(columns)
     of_column = named_columns([sortBy]) if "." in sortBy else {}
     sorts = SORT_KEYS | {name: as_key(column) for name, column in of_column.items()}
     order = ordered(sorts, sortBy, orderBy, e.id)
-    statement = select_experiments(light=light).where(*wanted).order_by(*order)
-    statement = statement.add_columns(
+    if terms:
+        # Found once: the count and the page of ids would look through all trials twice.
+        async with db.tx() as conn:
+            await be_patient(conn, limits.SEARCH_S)
+            rows = await conn.execute(select_ids().where(*wanted, *terms))
+            wanted = [e.id == sa.func.any(sa.cast(list(rows.scalars()), ARRAY(sa.Integer)))]
+    statement = select_experiments(light=light).order_by(*order)
+    statement = statement.where(*([] if terms else wanted)).add_columns(
         *(column.label(f"column_{place}") for place, column in enumerate(more.values()))
     )
     by_best = sortBy == "SORT_BY_SEARCHER_METRIC_VAL" or bool(of_column)
@@ -162,7 +169,7 @@ async def list_experiments(
         limit=limit,
         keys=keys.where(*wanted).order_by(*order),
         counted=select_ids().where(*wanted),
-        patience_s=limits.SEARCH_S if query or of_column else 0,
+        patience_s=limits.SEARCH_S if of_column else 0,
     )
 
 

@@ -94,8 +94,7 @@ async def answer_list(
     if keys is None:
         keys = statement.with_only_columns(key)
     async with db.tx() as conn:
-        if patience_s:
-            await conn.execute(_PATIENCE, {"ms": str(round(patience_s * 1000))})
+        await be_patient(conn, patience_s)
         total = await count_of(conn, keys if counted is None else counted)
         start, end = window(total, offset, limit)
         rest = {**(beside or {}), "pagination": pagination(total, offset, limit)}
@@ -126,8 +125,7 @@ async def answer_list(
                     del rows, found
             place += KEYS
             async with db.tx() as conn:
-                if patience_s:
-                    await conn.execute(_PATIENCE, {"ms": str(round(patience_s * 1000))})
+                await be_patient(conn, patience_s)
                 pieces = await _weighed(conn, weighed, place, end)
         yield b"]," + dumps(rest)[1:]
 
@@ -150,6 +148,12 @@ async def answer_one(
             del found
 
     return Stream(body(), media_type=JsonResponse.media_type)
+
+
+async def be_patient(conn: AsyncConnection, seconds: float) -> None:
+    """Each further statement of the transaction may take so long; 0: as long as it does."""
+    if seconds:
+        await conn.execute(_PATIENCE, {"ms": str(round(seconds * 1000))})
 
 
 async def _weighed(
