@@ -20,7 +20,12 @@ from determined_service.front.visits import Visit, Visitor
 
 router = PageRouter()
 
-TABS = [("", "Overview"), ("trials", "Trials"), ("configuration", "Configuration")]
+TABS = [
+    ("", "Overview"),
+    ("trials", "Trials"),
+    ("configuration", "Configuration"),
+    ("logs", "Logs"),
+]
 ENDED = frozenset({"COMPLETED", "CANCELED", "ERROR"})
 SORTS = {
     "id": ("Trial", "SORT_BY_ID"),

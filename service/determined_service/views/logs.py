@@ -42,11 +42,8 @@ _TEXT = sa.func.encode(c.log, "escape")
 _TIME = sa.func.to_char(
     sa.func.timezone("UTC", c.timestamp), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 ).label("time")
-# What differs from line to line; then where the lines come from.
-_COLUMNS = (
-    c.id,
-    _TIME,
-    c.log,
+# Where a line comes from.
+_ORIGIN = (
     c.task_id,
     c.level,
     c.allocation_id,
@@ -67,6 +64,8 @@ class LogFilter:
     clauses: tuple[sa.ColumnElement[bool], ...] = ()
     pattern: str | None = None
     """A regular expression among the clauses, which may take long."""
+    line_bytes: int = 0
+    """Of each line so many bytes are read; 0: all."""
 
     @classmethod
     def read(
@@ -83,6 +82,9 @@ class LogFilter:
         after: str | None = None,
         text: str | None = None,
         regex: bool = False,
+        before_id: int | None = None,
+        after_id: int | None = None,
+        line_bytes: int = 0,
     ) -> Self:
         """From a request's parameters; raises BadRequest."""
         clauses: list[sa.ColumnElement[bool]] = []
@@ -103,6 +105,10 @@ class LogFilter:
             clauses.append(c.timestamp < parse_time(before, "timestampBefore"))
         if after:
             clauses.append(c.timestamp > parse_time(after, "timestampAfter"))
+        if before_id is not None:
+            clauses.append(c.id < before_id)
+        if after_id is not None:
+            clauses.append(c.id > after_id)
         if text:
             if regex:
                 if "\0" in text:
@@ -112,7 +118,7 @@ class LogFilter:
                 clauses.append(_TEXT.regexp_match(text))
             else:
                 clauses.append(_TEXT.icontains(_escaped(text), autoescape=True))
-        return cls(tuple(clauses), text if text and regex else None)
+        return cls(tuple(clauses), text if text and regex else None, line_bytes)
 
 
 def _escaped(text: str) -> str:
@@ -149,9 +155,17 @@ async def _chunk(
     """At most ``limit`` lines, and no more than one after ``limits.ANSWER_PIECE_BYTES``: lines may be a
     megabyte each."""
     order = c.id.desc() if descending else c.id
-    size = sa.func.octet_length(c.log)
+    whole = sa.func.octet_length(c.log)
+    line: sa.ColumnElement[Any] = c.log
+    size: sa.ColumnElement[int] = whole
+    cut: sa.ColumnElement[int] = sa.literal(0)
+    if wanted.line_bytes:
+        line = sa.func.substr(c.log, 1, wanted.line_bytes)
+        size = sa.func.least(whole, wanted.line_bytes)
+        cut = sa.case((whole > wanted.line_bytes, whole), else_=0)
     before = (sa.func.sum(size).over(order_by=order) - size).label("before")
-    statement = sa.select(*_COLUMNS, before).where(c.task_id == task_id, *wanted.clauses)
+    shown = (c.id, _TIME, line.label("log"), cut.label("cut"), *_ORIGIN)
+    statement = sa.select(*shown, before).where(c.task_id == task_id, *wanted.clauses)
     if not descending:
         statement = statement.where(c.id > after)
     elif after:
@@ -286,7 +300,8 @@ async def follow_logs_of_trial(
 
 def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> Iterator[bytes]:
     """Rows of :func:`read_logs` as NDJSON, each ``{"result": v1TaskLogsResponse}``; with ``trial_id``,
-    ``v1TrialLogsResponse``. ``log`` is the line as printed, ``message`` the line to show.
+    ``v1TrialLogsResponse``. ``log`` is the line as printed, ``message`` the line to show; ours: ``bytes``,
+    the size of a line of which only the beginning is here.
 
     In steps of about ``STEP_BYTES`` of log, some of which yield nothing yet: bytes that are not UTF-8 take
     0.4 s for each megabyte. An answer may hold a hundred thousand lines, so what neighbouring lines have in
@@ -296,7 +311,7 @@ def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> Iter
     fields, begin = b"", ""
     found: list[bytes] = []
     size = 0
-    for id_, time, line, *rest in rows:
+    for id_, time, line, cut, *rest in rows:
         if origin != (now := tuple(rest)):
             origin = now
             fields, begin = _origin_json(*rest, trial_id=trial_id), _prefix(rest)
@@ -308,12 +323,13 @@ def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> Iter
             yield one_line_each(b"".join(found))
             found, size = [], 0
         if len(line) > STEP_BYTES:
-            yield from _long_line(line, head, before, ending, fields)
+            yield from _long_line(line, head, before, ending, _bytes_json(cut) + fields)
             continue
         log = line.decode("utf-8", "backslashreplace")
         message = f"{before}{log}{ending}"
         found.append(
-            b'%s%s,"log":%s,%s}\n' % (head, orjson.dumps(message), orjson.dumps(log), fields)
+            b'%s%s,"log":%s,%s%s}\n'
+            % (head, orjson.dumps(message), orjson.dumps(log), _bytes_json(cut), fields)
         )
         size += len(line)
     yield one_line_each(b"".join(found))
@@ -334,6 +350,10 @@ def _long_line(
     yield b'%s","log":"' % _escaped_json(ending)
     yield from escaped
     yield b'",%s}\n' % fields
+
+
+def _bytes_json(cut: int | None) -> bytes:
+    return b'"bytes":%d,' % cut if cut else b""
 
 
 def _escaped_json(text: str) -> bytes:

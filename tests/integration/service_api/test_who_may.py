@@ -208,6 +208,7 @@ OF_ONE_KIND = {
 REQUESTS: dict[Address, Asked] = {
     **{("POST", f"{TASK}/{verb}"): Asked() for verb in ("kill", "pause", "unpause")},
     ("POST", f"{TASK}/doors"): Asked(),
+    ("POST", f"{TASK}/stacks"): Asked(),
     ("GET", f"{TASK}/context_directory"): Asked(),
     ("GET", f"{TASK}/returned-files"): Asked(),
     ("GET", f"{TASK}/returned-files/archive"): Asked(),

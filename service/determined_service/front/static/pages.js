@@ -24,7 +24,7 @@ const shown = new WeakMap();
 
 function keepsTyping(part) {
   const active = document.activeElement;
-  return part.contains(active) && active.matches("input, textarea, select");
+  return part.contains(active) && active.matches("input:not([type=checkbox]), textarea, select");
 }
 
 function exchange(fetched) {
@@ -34,12 +34,16 @@ function exchange(fetched) {
     const html = found.innerHTML;
     if (shown.get(part) === html) continue;
     const link = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    const box = part.contains(document.activeElement) && document.activeElement.matches("input[type=checkbox]") && document.activeElement.value;
     const place = part.scrollTop;
+    const ticked = new Set([...part.querySelectorAll("input[type=checkbox]:checked")].map((one) => `${one.name}=${one.value}`));
     shown.set(part, html);
     part.replaceChildren(...found.childNodes);
+    for (const one of part.querySelectorAll("input[type=checkbox]")) if (ticked.has(`${one.name}=${one.value}`)) one.checked = true;
     part.scrollTop = place;
     localize(part);
     if (link) part.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus();
+    if (box) part.querySelector(`input[type=checkbox][value="${CSS.escape(box)}"]`)?.focus();
   }
   document.title = fetched.title;
 }
