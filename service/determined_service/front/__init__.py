@@ -6,11 +6,40 @@ by a template. It reads no table and has no rule of access of its own.
 
 from __future__ import annotations
 
-from determined_service.front import assets, curves, experiment, experiments, home, login, stream
+from determined_service.front import (
+    assets,
+    curves,
+    experiment,
+    experiment_about,
+    experiment_analysis,
+    experiment_checkpoints,
+    experiment_code,
+    experiment_configuration,
+    experiment_start,
+    experiments,
+    home,
+    login,
+    stream,
+)
 from determined_service.web.router import Router
 
 
 def routers() -> list[Router]:
     """Every router of this package."""
-    modules = (login, assets, stream, home, experiments, experiment, curves)
+    modules = (
+        login,
+        assets,
+        stream,
+        home,
+        experiments,
+        # Before the others: "new" is no experiment's number.
+        experiment_start,
+        experiment,
+        experiment_about,
+        experiment_analysis,
+        experiment_checkpoints,
+        experiment_code,
+        experiment_configuration,
+        curves,
+    )
     return [module.router for module in modules]
