@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import Request
@@ -66,9 +67,8 @@ offer(
 
 async def list_projects(visit: Visit) -> list[dict[str, Any]]:
     """The projects in which experiments may be made, as far as the list goes."""
-    found = await visit.maybe(
-        "/workspaces/0/projects", {"limit": MOST_PROJECTS, "archived": "false"}
-    )
+    wanted = {"limit": MOST_PROJECTS, "archived": "false", "brief": "true"}
+    found = await visit.maybe("/workspaces/0/projects", wanted)
     return [] if found is None else list(found["projects"])
 
 
@@ -79,22 +79,26 @@ async def about(
     """``edit``: the notes are in a form."""
     shown = await head(visit, experiment_id)
     experiment = shown["experiment"]
-    lineage = await visit.get(f"/experiments/{experiment_id}/lineage")
-    may_delete = await visit.permitted(Action.DELETE, Kind.EXPERIMENT, [experiment_id])
+    lineage, may_delete, notes, projects = await asyncio.gather(
+        visit.get(f"/experiments/{experiment_id}/lineage"),
+        visit.permitted(Action.DELETE, Kind.EXPERIMENT, [experiment_id]),
+        markdown.html(experiment["notes"] or ""),
+        list_projects(visit),
+    )
     return page(
         "experiment_about",
         request,
         visit,
         tab="about",
-        notes=await markdown.html(experiment["notes"] or ""),
+        notes=notes,
         edit=edit and shown["may_change"],
         lineage=lineage,
         slot_hours=lineage["slotSeconds"] / 3600,
-        projects=await list_projects(visit) if shown["may_change"] else [],
+        projects=projects,
         most_projects=MOST_PROJECTS,
         may_delete=bool(may_delete) and experiment["state"] in DELETABLE,
         may_open=not experiment["unmanaged"] and visit.may(Action.CREATE, Kind.TASK),
-        **shown,
+        **(shown | {"live": ""}),
     )
 
 

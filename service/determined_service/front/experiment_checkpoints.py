@@ -21,6 +21,8 @@ from determined_service.front.visits import Visitor
 
 router = PageRouter()
 
+MOST_RANKED = 1000
+"""Checkpoints that are sorted by their metric unless it is asked for: their reports have to be read."""
 SORTS = {
     "best": ("Metric", "SORT_BY_SEARCHER_METRIC"),
     "trial": ("Trial", "SORT_BY_TRIAL_ID"),
@@ -51,13 +53,15 @@ async def checkpoints(
     request: Request,
     visit: Visitor,
     experiment_id: Id,
-    sort: str = "best",
+    sort: str = "",
     order: str = "",
     offset: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
-    """The checkpoints in pieces, the best first unless another order is chosen."""
+    """The checkpoints in pieces: the best first, of very many the newest, unless an order is chosen."""
     shown = await head(visit, experiment_id)
-    sort = sort if sort in SORTS else "best"
+    if sort not in SORTS:
+        many = shown["experiment"]["checkpointCount"] > MOST_RANKED
+        sort, order = ("time", "desc") if many else ("best", "")
     orders = {"asc": "ORDER_BY_ASC", "desc": "ORDER_BY_DESC"}
     parameters = {"sortByAttr": SORTS[sort][1], "limit": PIECE, "offset": offset}
     if order in orders:

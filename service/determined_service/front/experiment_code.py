@@ -195,5 +195,5 @@ async def code(
         against=against,
         changes=changes,
         note=note,
-        **(shown | {"command": f"det experiment download-model-def {experiment_id}"}),
+        **(shown | {"live": "", "command": f"det experiment download-model-def {experiment_id}"}),
     )

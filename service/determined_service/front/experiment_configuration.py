@@ -26,8 +26,8 @@ _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def as_yaml(config: Any) -> str:
-    """The configuration as YAML text, in its order."""
-    return str(yaml.dump(config, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=100))
+    """The configuration as YAML text, sorted as by ``det experiment config``."""
+    return str(yaml.dump(config, Dumper=_DUMPER, sort_keys=True, allow_unicode=True, width=100))
 
 
 async def yaml_of(experiment: dict[str, Any]) -> str:
@@ -41,7 +41,8 @@ def _sources(config: dict[str, Any], text: str) -> list[Source]:
         written = legacy.shim(expconf.load_yaml(text).data)
     except expconf.ConfigError:
         return []
-    return list(sources(config, [(WRITTEN, written)], OTHERWISE))
+    found = sources(config, [(WRITTEN, written)], OTHERWISE)
+    return sorted(found, key=lambda one: one.path)
 
 
 @router.get("/experiments/{experiment_id}/configuration", include_in_schema=False)
@@ -71,5 +72,5 @@ async def configuration(
         sources=found,
         against=against,
         compared=compared,
-        **(shown | {"command": f"det experiment config {experiment_id}"}),
+        **(shown | {"live": "", "command": f"det experiment config {experiment_id}"}),
     )

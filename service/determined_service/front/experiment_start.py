@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import hashlib
 import re
 import secrets
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, Name
 from determined_service.base.errors import ApiError, BadRequest, Forbidden
+from determined_service.base.json import dumps
 from determined_service.base.pages import FRONT_HOME
 from determined_service.front.experiment import head
 from determined_service.front.experiment_about import MOST_PROJECTS, list_projects
@@ -57,7 +59,7 @@ class Start:
         config: the configuration's YAML text.
         origin: ``EXAMPLE/FILE``, whose code is sent; empty: none is.
         parent: the experiment whose code it has, as its fork.
-        key: makes one experiment of a form that is sent twice.
+        key: of this form, which is the same experiment when it is sent again unchanged.
     """
 
     config: str
@@ -67,6 +69,12 @@ class Start:
     project: int | None = None
     paused: bool = False
     key: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    @property
+    def idempotency_key(self) -> str:
+        """Another one for each text: who goes back to the form and changes it wants a new experiment."""
+        parts = [self.key, self.origin, self.paused, self.body()]
+        return hashlib.sha256(dumps(parts)).hexdigest()
 
     def body(self) -> dict[str, Any]:
         """The submission without its code."""
@@ -317,7 +325,7 @@ async def submit(request: Request, visit: Visitor) -> Response:
         **start.body(),
         "modelDefinition": await _code_of(start.origin),
         "activate": not start.paused,
-        "idempotencyKey": start.key,
+        "idempotencyKey": start.idempotency_key,
     }
     try:
         made = await visit.send("POST", "/experiments", body)

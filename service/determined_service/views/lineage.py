@@ -32,7 +32,8 @@ _PARENT = (
 )
 _FORKS = (
     sa.select(e.id, e.name, e.state)
-    .where(e.parent_id == _experiment)
+    # A fork is younger: of most experiments, few rows are read.
+    .where(e.parent_id == _experiment, e.id > _experiment)
     .order_by(e.id.desc())
     .limit(MOST)
 )

@@ -77,6 +77,7 @@ async def answer_list(
     offset: int,
     limit: int,
     keys: sa.Select[Any] | None = None,
+    counted: sa.Select[Any] | None = None,
     beside: dict[str, Any] | None = None,
 ) -> Response:
     """``{name: […], "pagination": {…}}`` of the rows of ``statement`` (ordered) in the window.
@@ -84,12 +85,13 @@ async def answer_list(
     Args:
         key: a column of ``statement`` whose value no two rows share. heavy: :func:`weight` of a row.
         keys: selects ``key`` for the same rows in the same order, where this can be said with fewer joins.
+        counted: selects as many rows, where only the order needs more joins.
         beside: what else the answer holds.
     """
     if keys is None:
         keys = statement.with_only_columns(key)
     async with db.tx() as conn:
-        total = await count_of(conn, keys)
+        total = await count_of(conn, keys if counted is None else counted)
         start, end = window(total, offset, limit)
         rest = {**(beside or {}), "pagination": pagination(total, offset, limit)}
         weighed = keys.add_columns(heavy.label("weight"))

@@ -47,8 +47,11 @@ async def test_an_example_is_checked_and_submitted(pages: Pages, user: httpx.Asy
     assert f"Experiment {made} is made, and paused" in page.said
     tree = (await user.get(f"/api/v1/experiments/{made}/file_tree")).json()["files"]
     assert "train.py" in {one["path"] for one in tree}
-    again = await pages.post("/experiments/new", {**sent, "do": "submit"})
+    again = await pages.post("/experiments/new", {**sent, "do": "submit", "paused": "true"})
     assert again.path == page.path, "a form that is sent twice makes one experiment"
+    sent["config"] += "max_restarts: 3\n" if "max_restarts" not in sent["config"] else "\n#\n"
+    changed = await pages.post("/experiments/new", {**sent, "do": "submit", "paused": "true"})
+    assert changed.path != page.path, "who goes back and changes it wants another one"
 
 
 async def test_mistakes_have_lines_and_the_text_stays(pages: Pages) -> None:

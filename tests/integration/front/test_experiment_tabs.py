@@ -258,6 +258,24 @@ async def test_texts_of_users_stay_texts_on_every_tab(
             assert mark not in page.answer.text, tab
 
 
+async def test_who_may_not_change_it_sees_no_forms_for_that(pages: Pages, world: World) -> None:
+    leg = await world.leg(owner_id=1, notes="admin's")
+    await store(leg, 1)
+    base = f"/experiments/{leg.experiment_id}"
+    for tab in TABS:
+        page = await pages.open(f"{base}{tab}")
+        assert page.status == 200
+        assert not page.has('form[action*="/actions/"]'), tab
+        assert f"/det{base}/continue" not in page.links()
+    csrf = str((await pages.open("/")).soup.select("input[name=csrf]")[0]["value"])
+    page = await pages.post(
+        "/actions/experiment.note",
+        {"csrf": csrf, "id": str(leg.experiment_id), "to": f"/det{base}/about", "notes": "x"},
+    )
+    assert "only its owner" in page.said
+    assert "admin's" in page.one(".prose").get_text()
+
+
 async def test_others_see_nothing_of_it(
     pages: Pages, service_app: FastAPI, user: httpx.AsyncClient
 ) -> None:

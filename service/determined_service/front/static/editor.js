@@ -11,6 +11,7 @@ for (const form of document.querySelectorAll("form[data-editor]")) {
   async function check() {
     const mine = ++asked;
     place.setAttribute("aria-busy", "true");
+    if (place.querySelector(".empty")) place.querySelector(".empty").textContent = "Checking…";
     const fields = new URLSearchParams(new FormData(form));
     fields.set("do", "check");
     try {
@@ -42,7 +43,6 @@ for (const form of document.querySelectorAll("form[data-editor]")) {
     text.setSelectionRange(start, start + (lines[line - 1] ?? "").length);
     text.scrollTop = (text.scrollHeight / lines.length) * Math.max(line - 6, 0);
   });
-
 
   check();
 }
