@@ -162,6 +162,21 @@ async def test_access_to_the_page(
     assert (await anonymous.post(httpx.URL(link).path)).status_code == 405
 
 
+async def test_the_numbers_of_its_figures(world: World, user: httpx.AsyncClient) -> None:
+    leg = await halving(world)
+    for index in range(12):
+        trial = {"hparams": {"lr": index / 12}, "searcher_metric_value": (index - 6) ** 2}
+        await world.trial(leg.experiment_id, **trial)
+    answer = await user.get(f"/api/v1/experiments/{leg.experiment_id}/analysis")
+    found = answer.json()
+    assert [one["name"] for one in found["importance"]] == ["lr"]
+    assert found["importance"][0]["share"] == pytest.approx(1)
+    (table,) = found["rungs"]
+    assert [rung["length"] for rung in table["rungs"]] == [1, 4, 16]
+    assert found["unit"] == "batches"
+    assert (await user.get("/api/v1/experiments/999/analysis")).status_code == 404
+
+
 SCRIPT = """
 import determined as det
 

@@ -33,6 +33,8 @@ BACKOFF = {"determined.common.backoff"}
 PRINTABLE = {"determined.common.printable"}
 # What to install, in errors.
 INSTALLATION = {"determined.common.installation"}
+# What a new experiment can start from, for `det init` and the pages.
+EXAMPLES = {"determined.common.examples"}
 # Who imports Prefect.
 LEAN = {"determined.common.lean_jsonschema"}
 # What both sides of the wire import.
@@ -62,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     | BACKOFF
     | INSTALLATION
     | PRINTABLE
+    | EXAMPLES
     | CLUSTER
     | PROMOTION
     | PIPELINE

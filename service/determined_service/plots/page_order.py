@@ -17,3 +17,5 @@ class PageOrder(BaseModel):
     experiment_id: int
     prefect_url: str | None = None
     """Prefect's pages, ``http://host:port``, for links to runs."""
+    numbers: bool = False
+    """Instead of the page JSON: :func:`determined_service.plots.numbers.numbers`."""

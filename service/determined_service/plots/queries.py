@@ -25,8 +25,12 @@ class NoSuchExperiment(LookupError):
     """The experiment does not exist (any more)."""
 
 
-def read_search(db_url: str, experiment_id: int, prefect_url: str | None = None) -> Search:
-    """The experiment as it is now. ``prefect_url``: the address of Prefect's pages, for links.
+def read_search(
+    db_url: str, experiment_id: int, prefect_url: str | None = None, *, curves: bool = True
+) -> Search:
+    """The experiment as it is now, without the trials' points unless ``curves``.
+
+    ``prefect_url``: the address of Prefect's pages, for links.
 
     Raises NoSuchExperiment; psycopg.Error when Postgres does not answer.
     """
@@ -37,7 +41,8 @@ def read_search(db_url: str, experiment_id: int, prefect_url: str | None = None)
         search = _experiment(conn, experiment_id)
         search.prefect_url = prefect_url
         search.trials = _trials(conn, search)
-        _read_curves(conn, search)
+        if curves:
+            _read_curves(conn, search)
     return search
 
 

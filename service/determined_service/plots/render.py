@@ -31,11 +31,19 @@ class Renderer:
 
     async def page(self, experiment_id: int) -> bytes:
         """The HTML. Raises NotFound; Unavailable when drawing fails or takes too long."""
+        return await self._drawn(experiment_id)
+
+    async def numbers(self, experiment_id: int) -> bytes:
+        """JSON of :func:`determined_service.plots.numbers.numbers`. Raises as :meth:`page`."""
+        return await self._drawn(experiment_id, numbers=True)
+
+    async def _drawn(self, experiment_id: int, *, numbers: bool = False) -> bytes:
         has_prefect = self._settings.prefect_api_url is not None
         order = PageOrder(
             db_url=self._settings.db_url,
             experiment_id=experiment_id,
             prefect_url=f"{of_service(self._settings)}{PREFECT_HOME}" if has_prefect else None,
+            numbers=numbers,
         )
         async with self._turn:
             code, page, said = await _draw(order)

@@ -148,16 +148,15 @@ async def _list(
     order = ordered(keys, by_attribute, order_by, c.uuid)
     if listing.sort_by_metric or by_attribute == "SORT_BY_SEARCHER_METRIC":
         order[1:] = FIRST_OF_EQUALS
-    statement = select_checkpoints().where(of).order_by(*order)
-    if listing.states:
-        statement = statement.where(c.state.in_(state_names(listing.states)))
+    wanted = [of, *([c.state.in_(state_names(listing.states))] if listing.states else [])]
     return await answer_list(
         db,
         "checkpoints",
-        statement,
+        select_checkpoints().where(*wanted).order_by(*order),
         c.uuid,
         WEIGHT,
         each(lambda row: checkpoint_json(row, viewer)),
         offset=listing.offset,
         limit=listing.limit,
+        counted=sa.select(c.uuid).where(*wanted),
     )
