@@ -6,11 +6,20 @@ by a template. It reads no table and has no rule of access of its own.
 
 from __future__ import annotations
 
-from determined_service.front import assets, curves, experiment, experiments, home, login, stream
+from determined_service.front import (
+    assets,
+    curves,
+    enter,
+    experiment,
+    experiments,
+    home,
+    login,
+    stream,
+)
 from determined_service.web.router import Router
 
 
 def routers() -> list[Router]:
     """Every router of this package."""
-    modules = (login, assets, stream, home, experiments, experiment, curves)
+    modules = (login, enter, assets, stream, home, experiments, experiment, curves)
     return [module.router for module in modules]

@@ -156,7 +156,7 @@ class Visiting(Rule):
         token, subject = await visitor(request)
         count(request, subject)
         authorise(subject, self.action, Target(self.kind), self.verb)
-        with auth.lend(subject) as lent:
+        with auth.lend(subject, token) as lent:
             client = httpx.AsyncClient(
                 transport=httpx.ASGITransport(
                     app=app,
