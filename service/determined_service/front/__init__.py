@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from determined_service.front import (
     assets,
+    cluster,
     curves,
     enter,
     experiment,
@@ -15,11 +16,23 @@ from determined_service.front import (
     home,
     login,
     stream,
+    tasks,
 )
 from determined_service.web.router import Router
 
 
 def routers() -> list[Router]:
     """Every router of this package."""
-    modules = (login, enter, assets, stream, home, experiments, experiment, curves)
+    modules = (
+        login,
+        enter,
+        assets,
+        stream,
+        home,
+        experiments,
+        experiment,
+        curves,
+        cluster,
+        tasks,
+    )
     return [module.router for module in modules]

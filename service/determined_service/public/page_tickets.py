@@ -34,7 +34,7 @@ class NewTicket(BaseModel):
 async def new_ticket(
     given: NewTicket,
     request: Request,
-    user: Annotated[Principal, may(Action.CREATE, Kind.SESSION, "open pages in")],
+    user: Annotated[Principal, may(Action.CREATE, Kind.SESSION, "open pages with")],
     db: Db,
 ) -> dict[str, Any]:
     """`url`: opens a page in a browser that is logged in there then, as the user who asks. It is good once,
