@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_registry.database.tables import page_tickets, user_sessions, users
 from determined_service.access.sessions import open_pages
 from determined_service.access.tokens import new_token, token_hash
+from determined_service.base import hosts
 
 TICKET_LIFE = datetime.timedelta(minutes=1)
 
@@ -77,6 +78,12 @@ async def use_ticket(
     if (await conn.execute(used.returning(_t.session_id))).first() is None or holder is None:
         return None
     return await open_pages(conn, holder.user_id, most), holder
+
+
+def of_mlflow(state: str) -> str:
+    """The ``pages`` of a ticket for MLflow's, in the browser that has the cookie of which ``state`` is the
+    hash."""
+    return f"{hosts.MLFLOW} {state}"
 
 
 def _hash(ticket: str, pages: str) -> str:

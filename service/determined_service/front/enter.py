@@ -14,7 +14,6 @@ from determined_service.base.errors import NotFound, Unauthenticated
 from determined_service.base.pages import FRONT_HOME, PREFECT_HOME, is_front
 from determined_service.front.rendering import PageRouter, back, page
 from determined_service.front.visits import Elsewhere, LoginNeeded, Visitor, visitor
-from determined_service.public.mlflow_pages import tickets_of
 from determined_service.web.state import Db, SettingsOf
 
 router = PageRouter()
@@ -87,12 +86,12 @@ async def go_to_mlflow(
     request: Request, visit: Visitor, db: Db, state: str = "", to: str = ""
 ) -> Response:
     """Leads to MLflow's pages, and logs the browser in there. ``state`` comes from MLflow's own entrance, and
-    binds the ticket to the browser that asks (:mod:`~determined_service.public.mlflow_pages`)."""
+    binds the ticket to the browser that asks (``public/mlflow_pages.py``)."""
     there = f"{MLFLOW.elsewhere(request) or ''}{MLFLOW.path}/enter?to={quote(to, safe='/')}"
     if state:
         token, _ = await visitor(request)
         async with db.tx() as conn:
-            ticket = await page_tickets.new_ticket(conn, token, tickets_of(state))
+            ticket = await page_tickets.new_ticket(conn, token, page_tickets.of_mlflow(state))
         if ticket is None:
             raise Unauthenticated("the session has ended: log in again")
         there = f"{there}&ticket={ticket}"

@@ -28,14 +28,13 @@ from determined_registry.database.seen import written
 from determined_service.access.authenticator import Authenticator
 from determined_service.access.browser import FRONT, MLFLOW, may_in_browser
 from determined_service.access.logins import log_in
-from determined_service.access.page_tickets import use_ticket
+from determined_service.access.page_tickets import of_mlflow, use_ticket
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.sessions import open_pages
 from determined_service.access.targets import Kind
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.access.visible import seen_by
-from determined_service.base import hosts
 from determined_service.base.errors import (
     Forbidden,
     TooManyRequests,
@@ -155,12 +154,6 @@ async def log_in_here(
     return answer
 
 
-def tickets_of(state: str) -> str:
-    """What tickets for these pages are for: the browser that has :data:`_ENTERING`, of which ``state`` is the
-    hash."""
-    return f"{hosts.MLFLOW} {state}"
-
-
 @router.get("/mlflow/enter", include_in_schema=False)
 async def enter(
     request: Request, db: Db, settings: SettingsOf, ticket: str = "", to: str = ""
@@ -177,7 +170,7 @@ async def enter(
     if ticket and own:
         most = settings.cluster.quotas.sessions
         async with db.tx() as conn:
-            entered = await use_ticket(conn, ticket, tickets_of(token_hash(own)), most)
+            entered = await use_ticket(conn, ticket, of_mlflow(token_hash(own)), most)
         # Without a session, MLflow's page asks for user and password.
         answer = RedirectResponse(there, 303, headers={"Cache-Control": "no-store"})
         answer.delete_cookie(_ENTERING, path=MLFLOW.path)
