@@ -15,8 +15,13 @@ from determined_service.front import (
     experiments,
     home,
     login,
+    models,
+    people,
+    pipelines,
+    settings,
     stream,
     tasks,
+    workspaces,
 )
 from determined_service.web.router import Router
 
@@ -32,6 +37,11 @@ def routers() -> list[Router]:
         experiments,
         experiment,
         curves,
+        models,
+        pipelines,
+        workspaces,
+        people,
+        settings,
         cluster,
         tasks,
     )
