@@ -20,6 +20,7 @@ from rich.table import Table
 
 from determined.common import installation
 from determined.common.printable import log_text, plain
+from determined.common.wire import pages
 
 if TYPE_CHECKING:
     from determined_deployments.local.uninstall import Removal
@@ -221,6 +222,7 @@ def cluster_up(
     typer.echo(f"service    {state.master_url}")
     typer.echo(f"Prefect UI {state.prefect_url}")
     _say_how_to_log_in(data_dir)
+    typer.echo(f"open it    det open ({state.master_url}{pages.HOME}/)")
 
 
 @local.command("cluster-down")

@@ -78,14 +78,18 @@ def run(
         _show_plan(planned, shared, json)
         return
     experiment = _send(planned, shared, test_mode)
+    from determined.cli.following import pages
+
     if paused:
         talk(
             f"submitted {experiment.name!r}, paused; start it with: det e activate {experiment.id}"
         )
+        pages.say_where(experiment)
         echo(str(experiment.id))
         return
     if detach:
         talk(f"submitted {experiment.name!r}; follow it with: det e wait {experiment.id}")
+        pages.say_where(experiment)
         echo(str(experiment.id))
         return
     talk(f"submitted experiment {experiment.id} ({experiment.name})")
@@ -122,6 +126,7 @@ def _follow(shared: State, experiment: Experiment, json: bool) -> None:
             talk(f"get the best checkpoint: det checkpoint download {uuid}")
         if page := pages.in_mlflow(experiment):
             talk(f"look at it in MLflow: {page}")
+        pages.say_where(experiment)
     if tracker.state != "COMPLETED":
         raise typer.Exit(1)
 

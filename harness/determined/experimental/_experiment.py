@@ -436,6 +436,12 @@ class Experiment:
         deletion_id: int | None = answer.get("deletionId")
         return deletion_id
 
+    def page(self) -> str:
+        """The address of its page, which asks a browser for a login; `det open ID` logs it in."""
+        from determined.common.wire import pages
+
+        return self._session.master + pages.experiment(self._id)
+
     def mlflow_page(self) -> str | None:
         """The address of the trials in MLflow, of a single one's run; None if the service has no MLflow."""
         if "mlflow" not in self._session.get("/").get("links", ()):

@@ -239,6 +239,7 @@ OPEN = frozenset(
         "disabled_machines",
         "group_members",
         "groups",
+        "page_tickets",
         "pools",
         "role_assignments",
         "slots",

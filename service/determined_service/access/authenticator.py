@@ -152,7 +152,7 @@ class Authenticator:
         self._agent_token = settings.agent_token.get_secret_value()
         self._agent: Principal | None = None
         self._known: dict[str, _Remembered] = {}
-        self._passes: dict[str, Principal] = {}
+        self._passes: dict[str, tuple[Principal, str]] = {}
 
     @property
     def has_roles(self) -> bool:
@@ -160,18 +160,23 @@ class Authenticator:
         return self._settings.cluster.has_roles
 
     @contextlib.contextmanager
-    def lend(self, principal: Principal) -> Iterator[str]:
+    def lend(self, principal: Principal, session: str = "") -> Iterator[str]:
         """A token that means ``principal`` as long as the block lasts, and in this process only.
 
         For a program of ours that answers the request in the subject's name: it never sees the subject's
-        token, and this one is worthless after the request.
+        token, and this one is worthless after the request. ``session``: see :meth:`session_of`.
         """
         token = f"{PASS}{new_token()}"
-        self._passes[token] = principal
+        self._passes[token] = principal, session
         try:
             yield token
         finally:
             del self._passes[token]
+
+    def session_of(self, token: str) -> str:
+        """The token of the session behind a request with ``token``: of a lent one, what it was lent for."""
+        _, session = self._passes.get(token, (None, token))
+        return session
 
     def is_agent(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._agent_token.encode())
@@ -197,7 +202,7 @@ class Authenticator:
             lent = self._passes.get(token)
             if lent is None:
                 raise Unauthenticated("the request that this pass was made for has ended")
-            return lent
+            return lent[0]
         if token.startswith(serving.PREFIX):
             return await self._serving(token)
         known = self._known.get(token)

@@ -10,8 +10,10 @@ from determined_service.front import (
     assets,
     checkpoint_files,
     chosen,
+    cluster,
     compare,
     curves,
+    enter,
     experiment,
     experiment_about,
     experiment_analysis,
@@ -28,6 +30,7 @@ from determined_service.front import (
     pipelines,
     settings,
     stream,
+    tasks,
     trial,
     workspaces,
 )
@@ -38,6 +41,7 @@ def routers() -> list[Router]:
     """Every router of this package."""
     modules = (
         login,
+        enter,
         assets,
         stream,
         home,
@@ -61,5 +65,7 @@ def routers() -> list[Router]:
         workspaces,
         people,
         settings,
+        cluster,
+        tasks,
     )
     return [module.router for module in modules]

@@ -27,6 +27,7 @@ _OURS = (
     "charts.js",
     "editor.js",
     "figures.js",
+    "queue.js",
     "trial.js",
     "icon.svg",
 )

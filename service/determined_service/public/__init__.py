@@ -51,6 +51,7 @@ from determined_service.public import (
     model_versions,
     models,
     notebook_files,
+    page_tickets,
     pipelines,
     plots,
     pool_bindings,
@@ -159,6 +160,7 @@ def routers() -> list[Router]:
         pool_bindings,
         task_logs,
         task_visits,
+        page_tickets,
         mlflow_changes,
         # Last: their addresses have a part for everything.
         mlflow_pages,

@@ -135,7 +135,9 @@ async def new_visit(
         raise BadRequest("path must begin with one slash")
     key = _key(task_id, given.port)
     address = _address(key, request, settings)
-    ticket = await _ticket(db, user, bearer_token(request.headers), key)
+    auth: Authenticator = request.app.state.auth
+    session = auth.session_of(bearer_token(request.headers))
+    ticket = await _ticket(db, user, session, key)
     return JsonResponse({"url": _way_in(address, ticket, given.path)})
 
 

@@ -401,6 +401,7 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/mlflow/experiments"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
+        ("POST", f"{API}/pages/tickets"),
         ("POST", f"{API}/tokens"),
         ("POST", f"{API}/users/setting"),
         ("POST", f"{API}/users/setting/reset"),

@@ -57,6 +57,22 @@ user_sessions = sa.Table(
     sa.Index("ix_user_sessions_user", "user_id", "seen_at"),
 )
 
+# Addresses that log a browser in at the service's pages: each is good once, and ends with the session that it
+# was made from.
+page_tickets = sa.Table(
+    "page_tickets",
+    metadata,
+    # SHA-256 of the ticket, and of the pages that it opens.
+    sa.Column("ticket_hash", sa.Text, primary_key=True),
+    sa.Column(
+        "session_id",
+        sa.ForeignKey("user_sessions.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    sa.Column("created_at", TS, nullable=False, server_default=now()),
+)
+
 pools = sa.Table(
     "pools",
     metadata,

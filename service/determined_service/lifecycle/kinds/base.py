@@ -64,7 +64,8 @@ KILLED = "killed by the user"
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """The facts of a task that the API shows. ``topic`` is announced when its state changes."""
+    """The facts of a task that the API shows. ``topic`` is announced when its state changes; ``trial_id``:
+    the trial whose task it is."""
 
     name: str
     state: str
@@ -72,6 +73,7 @@ class TaskFacts:
     end_time: datetime | None
     project_id: int | None
     topic: str
+    trial_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,7 @@ class Trial(SlotKind):
                 end_time=row.end_time,
                 project_id=row.project_id,
                 topic=topics.trial(row.id),
+                trial_id=row.id,
             )
             for row in found
         }
