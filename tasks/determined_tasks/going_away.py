@@ -1,6 +1,6 @@
 """A machine that goes away: its leg is told while there is time to store a checkpoint.
 
-SIGTERM is the notice, where the launcher says how many seconds are left then (:attr:`Place.grace_seconds`).
+SIGTERM is the notice, where the launcher says how many seconds are left (:attr:`AgentSide.grace_seconds`).
 The service preempts the allocation, all nodes of a gang. What is not a trial hears of no preemption: its
 process gets the SIGTERM. What has not ended shortly before the seconds are over is killed, so that its end
 can still be told.

@@ -81,8 +81,8 @@ def test_a_tensorboard_follows_forgets_and_stays_within_its_room(
 def test_tensorboards_server_ends_with_its_parent() -> None:
     """After any end: no process outlives a killed task."""
     script = (
-        "from determined.exec.tensorboard import Server\n"
-        "print(Server(['sleep', '600'])._process.pid, flush=True)\ninput()"
+        "from determined.exec.tensorboard import TensorBoardServer\n"
+        "print(TensorBoardServer(['sleep', '600'])._process.pid, flush=True)\ninput()"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as parent:
         assert parent.stdout is not None
