@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from determined_deployments.agent.launchers.kubernetes import labels
 from determined_deployments.agent.launchers.kubernetes.worker import FINISHED_JOB_TTL_S
 from determined_deployments.local import state as states
 from determined_deployments.local.layout import Layout
@@ -156,6 +157,8 @@ def test_a_users_run_is_a_job(prefect: Prefect, agent: Agent, target: Target) ->
     assert job["spec"]["template"]["spec"]["containers"][0]["image"].startswith(
         "prefecthq/prefect:"
     )
+    # By which the chart's hook after an uninstall finds it.
+    assert job["metadata"]["labels"][labels.WORKER] == "kube-flows"
     # No variable stands in the Job: Prefect's password is among them.
     (container,) = job["spec"]["template"]["spec"]["containers"]
     password = prefect.env["PREFECT_API_AUTH_STRING"]

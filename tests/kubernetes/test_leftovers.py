@@ -36,8 +36,17 @@ def names(standin: StandIn, plural: str) -> list[str]:
 
 
 def add(standin: StandIn, plural: str, name: str, thing: dict[str, Any]) -> None:
-    whole = {"metadata": {"name": name, "namespace": NAMESPACE, **thing}}
+    whole: dict[str, Any] = {"metadata": {"name": name, "namespace": NAMESPACE, **thing}}
+    if plural == "jobs":
+        complete = {"type": "Complete", "status": "True"}
+        whole |= {"spec": {"template": {}}, "status": {"conditions": [complete]}}
     standin.do(lambda cluster: cluster.store.create(plural, whole))
+
+
+def _owned_by(standin: StandIn, job: str) -> dict[str, Any]:
+    found = standin.do(lambda cluster: cluster.store.get("jobs", NAMESPACE, job))
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": found["metadata"]["uid"]}
+    return {"ownerReferences": [owner]}
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])
@@ -49,19 +58,25 @@ async def test_tasks_of_an_agent_end_and_those_of_another_go_on(
         standin.do(lambda cluster: cluster.add_node("node-a", {"cpu": "4"}))
         add(standin, "secrets", "of-other", of_other)
         add(standin, "secrets", "of-nobody", {})
+        for worker in ("k", "other"):
+            add(standin, "jobs", f"run-of-{worker}", {"labels": {labels.WORKER: worker}})
+            add(
+                standin, "secrets", f"variables-of-{worker}", _owned_by(standin, f"run-of-{worker}")
+            )
         async with agent_of(standin, tmp_path) as agent:
             await agent.begun()
         # The agent has ended, and its task goes on.
-        assert len(names(standin, "jobs")) == len(names(standin, "pods")) == 1
-        assert len(names(standin, "secrets")) == 3
+        assert len(names(standin, "pods")) == 1
+        assert len(names(standin, "jobs")) == 3
+        assert len(names(standin, "secrets")) == 5
 
         done = remove(standin, f"{NAMESPACE}/other-one", f"{NAMESPACE}/k")
         assert done.returncode == 0, done.stderr
         assert f"removed from {NAMESPACE}: the Jobs and Secrets of the agent k\n" in done.stdout
         for plural, left in (
-            ("jobs", []),
+            ("jobs", ["run-of-other"]),
             ("pods", []),
-            ("secrets", ["of-nobody", "of-other"]),
+            ("secrets", ["of-nobody", "of-other", "variables-of-other"]),
         ):
             until(f"the {plural}", lambda: names(standin, plural), equals=left)  # noqa: B023
         # A second try of the Job finds nothing to do.

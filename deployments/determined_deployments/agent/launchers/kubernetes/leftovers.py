@@ -2,7 +2,7 @@
 
 An agent that ends leaves its tasks at work, because the next one takes them over. Where no next one comes
 (the chart's release is removed, and the namespace is not), this deletes their Jobs, with the pods, and their
-Secrets.
+Secrets; also the Jobs of users' deployments, which could reach no Prefect any more.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 from determined_deployments.agent.launchers.kubernetes import labels
 from determined_deployments.agent.launchers.kubernetes.client import (
+    BATCH,
+    CORE,
     ApiError,
     Client,
     Unconfigured,
@@ -28,11 +30,14 @@ async def remove(client: Client, namespace: str, agent_id: str) -> None:
 
     Raises ApiError, and Unreachable after WITHIN_S.
     """
-    for path in (
-        f"/apis/batch/v1/namespaces/{namespace}/jobs",
-        f"/api/v1/namespaces/{namespace}/secrets",
+    jobs, own = f"{BATCH}/namespaces/{namespace}/jobs", labels.selector(agent_id)
+    for path, selector in (
+        (jobs, own),
+        (f"{CORE}/namespaces/{namespace}/secrets", own),
+        # With a Job goes the Secret of its variables.
+        (jobs, labels.selector_of_runs(agent_id)),
     ):
-        query = {"labelSelector": labels.selector(agent_id), "propagationPolicy": "Background"}
+        query = {"labelSelector": selector, "propagationPolicy": "Background"}
         await client.request("DELETE", path, query=query, within=WITHIN_S)
 
 
