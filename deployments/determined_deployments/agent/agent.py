@@ -227,7 +227,9 @@ class Agent:
         try:
             answer = await service.register(config.agent_id, registration)
         except errors.BadRequestException as error:
-            if error.status_code == 400:
+            # 409: another agent of this name is at work. It is not waited for, because it may begin legs that
+            # this process would not know.
+            if error.status_code in (400, 409):
                 raise AgentRefused(f"the service refuses this agent: {error}") from error
             raise
         watch.registered(registration.lacks)

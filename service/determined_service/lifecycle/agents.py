@@ -45,6 +45,9 @@ from determined_service.state import presence, states
 from determined_service.state.change import Change, changing, reader
 from determined_service.state.nodes import NODES, known_as
 
+ONE_HOST_S = 2 * HEARTBEAT_S
+"""Without a sign of life for so long, an agent makes way for one of its name on another host."""
+
 
 def require_understood(agent_id: str, wire: int, release: str = "") -> None:
     """Raises BadRequest, which says what to upgrade, for an agent that speaks another version."""
@@ -58,12 +61,14 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
 
     Processes of its earlier life that are gone end as lost. Returns the allocations whose
     processes must die. Raises BadRequest for an agent that is not understood, for slots with one id, and for
-    an agent that does not suit its pool, or whose pool the cluster configuration does not have.
+    an agent that does not suit its pool, or whose pool the cluster configuration does not have; Conflict
+    while an agent of this name is at work on another host.
     """
     require_understood(agent_id, facts.wire, facts.version)
     _require_slots(facts.slots)
     _require_labels(facts.labels)
     async with changing(db) as change:
+        await _require_one_host(change.conn, agent_id, facts)
         await _require_one_type(change.conn, agent_id, facts)
         await _store(change, agent_id, facts)
         known = await _held(change.conn, agent_id, facts.allocations)
@@ -134,6 +139,34 @@ async def _require_one_type(conn: AsyncConnection, agent_id: str, facts: Registr
             f"agent {agent_id} is of the type {facts.worker_type}, and resource pool"
             f" {facts.resource_pool} has agents of the type {other.worker_type} ({other.id}): start it"
             " for another pool"
+        )
+
+
+_OTHER_HOST = sa.text(
+    f"""
+    SELECT g.host FROM agents g
+    WHERE g.id = :agent_id AND g.session <> :session AND '' NOT IN (g.host, :host) AND g.host <> :host
+      AND {presence.takes_work(":alive_s")}
+    """
+)
+
+
+async def _require_one_host(conn: AsyncConnection, agent_id: str, facts: Registration) -> None:
+    """Two agents of one name would register in turns, and each would end what the other has begun.
+
+    One on the same host has ended: it is this one's predecessor.
+    """
+    asked = {
+        "agent_id": agent_id,
+        "session": facts.session,
+        "host": facts.host,
+        "alive_s": ONE_HOST_S,
+    }
+    other = (await conn.execute(_OTHER_HOST, asked)).first()
+    if other is not None:
+        raise Conflict(
+            f"agent {agent_id} is at work on host {other.host} already; end it there, or give this one"
+            f" another name (agent_id). If that host is gone, start this one again {ONE_HOST_S:.0f} s later"
         )
 
 

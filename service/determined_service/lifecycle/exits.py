@@ -139,7 +139,7 @@ def describe_exit(facts: ExitFacts) -> str:
     if facts.kind is ExitKind.INFRASTRUCTURE:
         return facts.reason or "lost by the platform"
     if facts.kind is ExitKind.UNPLACED:
-        return f"there was no room for it: {facts.reason or NO_WORDS}"
+        return f"its agent's cluster did not place it: {facts.reason or NO_WORDS}"
     if facts.kind is ExitKind.FAILED_TO_START:
         return f"could not start: {facts.reason or 'no reason given'}"
     if facts.exit_code is None and facts.exit_signal is None and facts.reason:
