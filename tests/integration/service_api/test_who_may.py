@@ -23,6 +23,7 @@ from determined_registry.database.tables import (
     agents,
     allocations,
     checkpoints,
+    cluster,
     config_policies,
     deletions,
     experiments,
@@ -75,7 +76,7 @@ TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, liv
 TABLES += [tasks]
 TABLES += [groups, group_members, role_assignments]
 TABLES += [pipelines, pipeline_steps, pipeline_experiments, templates]
-TABLES += [workspaces, projects, workspace_pins, pool_bindings, config_policies]
+TABLES += [cluster, workspaces, projects, workspace_pins, pool_bindings, config_policies]
 PASSED_OVER = (401, 403, 404, 500)
 
 
@@ -296,6 +297,8 @@ REQUESTS: dict[Address, Asked] = {
     ("DELETE", OF_WORKSPACE): Asked(),
     ("PUT", f"{POLICIES}/global/{{workload_type}}"): just(POLICY),
     ("DELETE", f"{POLICIES}/global/{{workload_type}}"): Asked(),
+    ("PUT", f"{API}/master/cluster_message"): just({"message": "x"}),
+    ("DELETE", f"{API}/master/cluster_message"): Asked(),
     ("PUT", TEMPLATE): just({"config": {"max_restarts": 1}}),
     ("PATCH", TEMPLATE): just({"max_restarts": 2}),
     ("DELETE", TEMPLATE): Asked(),

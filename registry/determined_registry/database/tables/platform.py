@@ -17,6 +17,8 @@ cluster = sa.Table(
     # The cluster configuration in force, as determined.common.cluster_config.stored() makes it. NULL:
     # none was put into force yet.
     sa.Column("config", JSONB(none_as_null=True)),
+    # What administrators tell all users: "message", "startTime", "endTime" and "createdTime", as in the API.
+    sa.Column("message", JSONB(none_as_null=True)),
     sa.CheckConstraint("singleton", name="one_row"),
 )
 
