@@ -148,6 +148,10 @@ def chosen(mine: Mine) -> Any:
     return {"experimentIds": [mine.leg.experiment_id]}
 
 
+def chosen_run(mine: Mine) -> Any:
+    return {"runIds": [mine.leg.trial_id]}
+
+
 def upstream_report(mine: Mine) -> Any:
     return {
         "trialId": mine.leg.trial_id,
@@ -191,6 +195,7 @@ BINDINGS = f"{API}/resource-pools/{{pool_name}}/workspace-bindings"
 POLICIES = f"{API}/config-policies"
 OF_WORKSPACE = f"{POLICIES}/workspaces/{{workspace_id}}/{{workload_type}}"
 TEMPLATE = f"{API}/templates/{{template_name}}"
+RUN_VERBS = ("pause", "resume", "kill", "archive", "unarchive", "delete")
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 POLICY = {"configPolicies": "constraints: {priority_limit: 1}"}
@@ -291,6 +296,10 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{EXPERIMENT}/move"): just({"destinationProjectId": 1}),
     ("POST", f"{PROJECT}/experiments/move"): Asked(
         lambda mine: chosen(mine) | {"destinationProjectId": 1}
+    ),
+    **{("POST", f"{API}/runs/{verb}"): Asked(chosen_run) for verb in RUN_VERBS},
+    ("POST", f"{API}/runs/move"): Asked(
+        lambda mine: chosen_run(mine) | {"destinationProjectId": 1}
     ),
     **{(verb, BINDINGS): just({"workspaceIds": [1]}) for verb in ("POST", "PUT", "DELETE")},
     ("PUT", OF_WORKSPACE): just(POLICY),
@@ -404,6 +413,7 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
         ("POST", f"{API}/tokens"),
+        ("POST", f"{API}/users/activity"),
         ("POST", f"{API}/users/setting"),
         ("POST", f"{API}/users/setting/reset"),
     } == FOR_EVERYBODY
