@@ -86,3 +86,13 @@ def test_a_program_is_run_in_the_workspace(
     half = det(*run, "--project-name", "cats", "--", "true")
     assert half.exit_code == 1
     assert "--workspace-name and --project-name together" in half.stderr
+
+
+def test_a_token_of_a_workspace_is_read_only(det: Det, service: FakeService) -> None:
+    service.new_access_token = {"token": "secret", "tokenId": 7}
+    made = det("token", "create", "-w", "vision")
+    assert made.exit_code == 0, made.output
+    body = service.bodies[-1]
+    assert (body["workspaceId"], body["readOnly"]) == (3, True)
+    assert det("token", "create").exit_code == 0
+    assert "workspaceId" not in service.bodies[-1]

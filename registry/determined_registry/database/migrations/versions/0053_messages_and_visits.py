@@ -1,4 +1,5 @@
-"""the message of the cluster to all its users; when a user looked at which project"""
+"""the message of the cluster to all its users; when a user looked at which project;
+access tokens of one workspace"""
 
 from __future__ import annotations
 
@@ -33,8 +34,16 @@ def upgrade() -> None:
         ),
     )
     op.create_index("ix_project_visits_project_id", "project_visits", ["project_id"])
+    op.add_column(
+        "user_sessions",
+        sa.Column(
+            "workspace_id", sa.Integer(), sa.ForeignKey("workspaces.id", ondelete="CASCADE")
+        ),
+    )
+    op.create_index("ix_user_sessions_workspace_id", "user_sessions", ["workspace_id"])
 
 
 def downgrade() -> None:
+    op.drop_column("user_sessions", "workspace_id")
     op.drop_table("project_visits")
     op.drop_column("cluster", "message")
