@@ -165,6 +165,7 @@ def root(
         master=master,
         user=user,
         verbose=verbose,
+        says_message=not ctx.resilient_parsing,
         transport=given.transport if given is not None else None,
     )
     if ctx.invoked_subcommand is None:

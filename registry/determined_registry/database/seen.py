@@ -169,6 +169,7 @@ CONDITIONS: Mapping[str, str] = {
     "workspaces": _listed("x.id", "workspaces"),
     "projects": _listed("x.workspace_id", "projects"),
     "workspace_pins": _listed("x.workspace_id", "workspaces"),
+    "project_visits": f"EXISTS (SELECT FROM {SCHEMA}.projects s WHERE s.id = x.project_id)",
     "pool_bindings": _listed("x.workspace_id", "workspaces"),
     "config_policies": f"x.workspace_id IS NULL OR {_listed('x.workspace_id', 'workspaces')}",
     "experiments": f"{_listed('x.project_id', 'experiments')} OR {_OF_PROCESS.format('x')}",

@@ -62,12 +62,14 @@ def expiry(lifespan: str | None, allowed: Tokens) -> datetime.timedelta | None:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """A token to be made. ``life`` None: it does not expire."""
+    """A token to be made. ``life`` None: it does not expire. ``workspace_id`` None: it is good for all that
+    its user sees."""
 
     user_id: int
     life: datetime.timedelta | None
     description: str
     read_only: bool
+    workspace_id: int | None = None
 
 
 async def create(conn: AsyncConnection, wanted: TokenRequest, most: int) -> tuple[int, str]:
@@ -98,6 +100,7 @@ async def create(conn: AsyncConnection, wanted: TokenRequest, most: int) -> tupl
             is_access_token=True,
             description=wanted.description,
             read_only=wanted.read_only,
+            workspace_id=wanted.workspace_id,
         )
         .returning(_s.id)
     )

@@ -33,7 +33,7 @@ from determined_service.access.principal import (
     RunRef,
     ended,
 )
-from determined_service.access.roles import roles_column, standing
+from determined_service.access.roles import rights_within, roles_column, standing
 from determined_service.access.sessions import ACCESS, PAGES, SEEN, note_use
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
@@ -102,6 +102,7 @@ async def find_principal(conn: AsyncConnection, token: str, has_roles: bool) -> 
                 (user_sessions.c.seen_at < sa.func.now() - SEEN).label("seen_long_ago"),
                 user_sessions.c.is_access_token,
                 user_sessions.c.read_only,
+                user_sessions.c.workspace_id,
                 roles_column(has_roles),
             )
             .join(user_sessions, user_sessions.c.user_id == users.c.id)
@@ -123,6 +124,13 @@ async def find_principal(conn: AsyncConnection, token: str, has_roles: bool) -> 
     if found.seen_long_ago:
         await note_use(conn, wanted)
     admin, rights = standing(found.admin, found.roles, has_roles)
+    if found.workspace_id is not None:
+        if not has_roles:
+            raise Unauthenticated(
+                "this access token is good for one workspace, and the cluster has no roles any more that "
+                "keep it there: log in, or make another token"
+            )
+        admin, rights = False, rights_within(found.workspace_id, admin, rights)
     return Principal(
         USER,
         found.id,
@@ -130,6 +138,7 @@ async def find_principal(conn: AsyncConnection, token: str, has_roles: bool) -> 
         admin,
         by_access_token=found.is_access_token,
         read_only=found.read_only,
+        workspace_id=found.workspace_id,
         rights=rights,
     )
 

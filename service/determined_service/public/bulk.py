@@ -35,7 +35,7 @@ Act = Callable[[Change, int, str], Awaitable[None]]
 
 e = table.c
 
-_ACTIONS: dict[str, Act] = {
+ACTIONS: dict[str, Act] = {
     "activate": lambda change, id_, by: experimenting.activate(change, id_),
     "pause": experimenting.pause,
     "cancel": lambda change, id_, by: experimenting.cancel(change, id_),
@@ -128,7 +128,7 @@ async def act_on_many(
         elif experiment_id in refused:
             error = refused[experiment_id].message
         else:
-            error = await _act(db, act or _ACTIONS[action], experiment_id, user.username)
+            error = await act_in_words(db, act or ACTIONS[action], experiment_id, user.username)
         results.append({"id": experiment_id, "error": error})
     return {"results": results}
 
@@ -161,11 +161,12 @@ def _add_routes(action: str) -> None:
         )
 
 
-for _action in _ACTIONS:
+for _action in ACTIONS:
     _add_routes(_action)
 
 
-async def _act(db: Database, act: Act, experiment_id: int, by: str) -> str:
+async def act_in_words(db: Database, act: Act, experiment_id: int, by: str) -> str:
+    """Acts in a transaction; why it was refused, or blank."""
     try:
         async with changing(db) as change:
             await act(change, experiment_id, by)

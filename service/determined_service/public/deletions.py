@@ -124,10 +124,15 @@ async def delete_experiment(
     deletion may be requested again.
     """
     async with changing(db) as change:
-        what = f"be deleted (det e kill {experiment_id} ends it)"
-        await _lock_ended(change, experiment_id, states.ENDED, what)
-        await deleting.delete_experiment(change, experiment_id, owner_id=user.user_id)
+        await request_deletion(change, experiment_id, user.user_id)
     return JsonResponse({})
+
+
+async def request_deletion(change: Change, experiment_id: int, owner_id: int) -> None:
+    """Begins the deletion of an ended experiment for that user. Raises NotFound, Conflict."""
+    what = f"be deleted (det e kill {experiment_id} ends it)"
+    await _lock_ended(change, experiment_id, states.ENDED, what)
+    await deleting.delete_experiment(change, experiment_id, owner_id=owner_id)
 
 
 @router.delete(f"{api}/experiments/{{experiment_id}}/tensorboard-files", tags=["Experiments"])

@@ -207,7 +207,7 @@ async def move_experiment(
 ) -> Response:
     """Moves the experiment to a project, in which the sender may make experiments."""
     async with changing(db) as change:
-        to = await _destination(change, user, given.destinationProjectId)
+        to = await destination(change, user, given.destinationProjectId)
         await keeping.move_experiment(change, experiment_id, to)
     return JsonResponse({})
 
@@ -228,7 +228,7 @@ async def move_experiments(
     """Moves experiments of the project to another one; one result for each, with errors in words."""
     given.project_id = project_id
     async with changing(db) as change:
-        to = await _destination(change, admission.subject, given.destination_project_id)
+        to = await destination(change, admission.subject, given.destination_project_id)
 
     async def move(change: Change, experiment_id: int, by: str) -> None:
         await places.hold(change.conn, to)
@@ -237,6 +237,7 @@ async def move_experiments(
     return await act_on_many("move", given, admission, db, move)
 
 
-async def _destination(change: Change, user: Principal, project_id: int) -> Place:
+async def destination(change: Change, user: Principal, project_id: int) -> Place:
+    """The (locked) project into which the user moves experiments. Raises as :func:`.places.find`."""
     named = Named(project_id=project_id, field="destinationProjectId")
     return await places.find(change.conn, user, named, Kind.EXPERIMENT, lock=True)

@@ -17,6 +17,8 @@ cluster = sa.Table(
     # The cluster configuration in force, as determined.common.cluster_config.stored() makes it. NULL:
     # none was put into force yet.
     sa.Column("config", JSONB(none_as_null=True)),
+    # What administrators tell all users: "message", "startTime", "endTime" and "createdTime", as in the API.
+    sa.Column("message", JSONB(none_as_null=True)),
     sa.CheckConstraint("singleton", name="one_row"),
 )
 
@@ -54,6 +56,8 @@ user_sessions = sa.Table(
     sa.Column("description", sa.Text, nullable=False, server_default=""),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("revoked_at", TS),
+    # The one workspace that it is good for; NULL: all that its user sees.
+    sa.Column("workspace_id", sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True),
     sa.Index("ix_user_sessions_user", "user_id", "seen_at"),
 )
 
