@@ -3,6 +3,8 @@
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const compact = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 5 });
+const large = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 4 });
+const atTick = (value) => (value === null ? "" : (Math.abs(value) < 1e5 ? compact : large).format(value));
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
 // All curves over one axis, as the library wants them.
@@ -126,7 +128,7 @@ class Chart {
         ...shown.map((curve) => series(curve))],
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
       axes: [{ ...axis, label: x === "time" ? "seconds since the trial began" : x },
-        { ...axis, label: metric, size: 70, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : compact.format(tick))) }],
+        { ...axis, label: metric, size: 70, values: (_, ticks) => ticks.map(atTick) }],
       legend: { show: shown.length <= 12, live: true },
       focus: { alpha: 0.25 },
       cursor: { focus: { prox: 24 }, drag: { x: true, y: true, uni: 20 } },
