@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import Id
+from determined_service.base.bounds import BigCount, Id
 from determined_service.base.errors import ApiError, NotFound
 from determined_service.base.json import dumps
 from determined_service.base.pages import FRONT_HOME
@@ -92,8 +92,11 @@ async def overview(
     x: str = "steps",
     scale: str = "linear",
     smooth: Annotated[float, Query(ge=0, le=0.95, allow_inf_nan=False)] = 0,
+    low: BigCount | None = None,
+    high: BigCount | None = None,
 ) -> Response:
-    """Its state and reason, curves, hyperparameters, metrics, legs."""
+    """Its state and reason, curves, hyperparameters, metrics, legs. ``low`` and ``high``: the first and the
+    last step of the curve that is shown; both, or all are."""
     shown = await head(visit, trial_id)
     trial = shown["trial"]
     metrics = list(_metrics(trial))
@@ -111,6 +114,8 @@ async def overview(
         x=x,
         scale=scale,
         smooth=smooth,
+        low=low,
+        high=high,
         is_long=any(one["count"] > MANY_POINTS for one in drawn),
         hparams=list(_flat(trial["hparams"])),
         waits=waits,
@@ -139,10 +144,10 @@ def _metrics(trial: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _first_drawn(drawn: list[dict[str, Any]], experiment: dict[str, Any]) -> str:
     """The searcher's metric, else a validation metric, else any."""
     names = [f"{one['group']}.{one['name']}" for one in drawn]
-    searched = f"validation.{experiment['searcherMetric']}"
-    if searched in names:
-        return searched
-    return next((one for one in names if one.startswith("validation.")), names[0] if names else "")
+    searched = experiment["searcherMetric"]
+    wanted = [f"validation.{searched}", f"training.{searched}"]
+    wanted += [one for one in names if one.startswith("validation.")]
+    return next((one for one in wanted if one in names), names[0] if names else "")
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

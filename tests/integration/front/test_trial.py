@@ -46,13 +46,15 @@ async def test_it_shows_what_it_reported(pages: Pages, world: World) -> None:
     assert SHOWN in page.text and "<script>alert" not in page.answer.text
     assert page.one("body")["data-live"] == f"trial:{leg.trial_id}"
     kept = await pages.open(
-        f"/trials/{leg.trial_id}?metric=training.loss&x=time&scale=log&smooth=0.5"
+        f"/trials/{leg.trial_id}?metric=training.loss&x=time&scale=log&smooth=0.5&low=1&high=3"
     )
     chosen = [
         one["value"] for one in kept.soup.select("#metric option[selected], #x option[selected]")
     ]
     assert chosen == ["training.loss", "time"]
     assert kept.one("#smooth")["value"] == "0.5"
+    figure = kept.one("figure.chart")
+    assert (figure["data-low"], figure["data-high"]) == ("1", "3")
 
 
 async def test_curves_by_what_counts(pages: Pages, world: World) -> None:
@@ -163,6 +165,18 @@ async def test_who_may_kills_it(pages: Pages, world: World) -> None:
     page = await pages.open(f"/trials/{leg.trial_id}")
     assert not page.has('form[action$="/actions/trial.kill"]')
     assert page.one("body")["data-live"] == "", "nothing of it changes any more"
+
+
+async def test_stacks_are_asked_for(pages: Pages, world: World) -> None:
+    leg = await world.leg()
+    page = await pages.open(f"/trials/{leg.trial_id}")
+    form = page.one('form[action$="/stacks"]')
+    fields = {str(one["name"]): str(one.get("value", "")) for one in form.select("input")}
+    page = await pages.post(f"/trials/{leg.trial_id}/stacks", fields)
+    assert page.status == 409 and "which opens no doors" in page.text
+    await _set(world, leg, state="CANCELED", end_time=sa.func.now())
+    page = await pages.open(f"/trials/{leg.trial_id}")
+    assert not page.has('form[action$="/stacks"]')
 
 
 async def _with_checkpoint(world: World, settings: Settings) -> tuple[Leg, str]:
