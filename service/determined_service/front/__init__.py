@@ -15,8 +15,13 @@ from determined_service.front import (
     home,
     login,
     logs,
+    models,
+    people,
+    pipelines,
+    settings,
     stream,
     trial,
+    workspaces,
 )
 from determined_service.web.router import Router
 
@@ -34,5 +39,10 @@ def routers() -> list[Router]:
         checkpoint_files,
         logs,
         curves,
+        models,
+        pipelines,
+        workspaces,
+        people,
+        settings,
     )
     return [module.router for module in modules]
