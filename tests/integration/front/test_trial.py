@@ -200,12 +200,12 @@ async def test_checkpoints_give_their_files(pages: Pages, world: World, settings
         assert headers["content-type"] == "application/octet-stream"
     part = await pages.client.get(files["notes ü.txt"], headers={"Range": "bytes=1-2"})
     assert (part.status_code, part.content) == (206, b"el")
-    whole = await pages.client.get(f"/det/checkpoints/{name}/archive?form=zip")
+    whole = await pages.client.get(f"/det/checkpoints/{name}/download?form=zip")
     with zipfile.ZipFile(io.BytesIO(whole.content)) as archive:
         assert archive.read("notes ü.txt") == b"hello"
     missing = await pages.open(f"/checkpoints/{name}/files/none")
     assert (missing.status, missing.one("h1").get_text()) == (404, "There is nothing here")
-    unknown = await pages.open(f"/checkpoints/{uuid.uuid4()}/archive")
+    unknown = await pages.open(f"/checkpoints/{uuid.uuid4()}/download")
     assert unknown.status == 404 and "does not exist" in unknown.text
 
 
@@ -256,7 +256,7 @@ async def test_a_limited_visitor_sees_nothing_of_others(
         f"/tasks/{leg.task_id}/logs",
         f"/tasks/{leg.task_id}/logs/download",
         f"/tasks/{leg.task_id}/logs/lines/1",
-        f"/checkpoints/{name}/archive",
+        f"/checkpoints/{name}/download",
         f"/checkpoints/{name}/files/page.html",
         f"/curves/trials/{leg.trial_id}/profiler?group=gpu&leaf=gpu_util",
     ]

@@ -24,6 +24,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "/find": {"q": "zq"},
     "/experiments": {"q": "zq"},
     "/curves/trials": {"id": "{trial_id}", "metric": "validation.loss"},
+    "/curves/trials/{trial_id}/profiler": {"group": "cpu", "leaf": "cpu_util_simple"},
     "/compare": {"trial": "{trial_id}"},
 }
 """Parameters of pages that show nothing without them."""
@@ -51,8 +52,9 @@ def filled(text: str, mine: Mine) -> str:
         "path": f"{mine.word}.py",
         "file_path": f"{mine.word}.pt",
         "user_id": mine.user_id,
+        "line_id": 1,
     }
-    return text.format_map(values)
+    return text.replace(":path}", "}").format_map(values)
 
 
 async def visitor(app: FastAPI, user_id: int) -> Pages:
@@ -128,6 +130,7 @@ async def test_no_stream_tells_of_the_others_things(
         f"experiment:{other.experiment_id}",
         f"trial:{other.trial_id}",
         f"task:{other.tasks['commands']}",
+        f"logs:{other.trial_task}",
         f"pipeline:{other.pipeline_id}",
     ):
         answer = await pages.client.get("/det/events", params={"topic": topic})
