@@ -54,6 +54,31 @@ async def test_a_checkpoint_has_the_metrics_reported_with_it(world: World) -> No
     assert {one["group"] for one in reports} == {"training", "validation"}
 
 
+async def test_a_list_shows_some_files_of_each(world: World) -> None:
+    leg = await world.leg()
+    await store(leg, 10)
+    await store(leg, 20, resources={"only/": 0}, checksums={})
+    for path in (f"trials/{leg.trial_id}", f"experiments/{leg.experiment_id}"):
+        answer = await leg.client.get(
+            f"/api/v1/{path}/checkpoints",
+            params={
+                "mostFiles": 1,
+                "sortByAttr": "SORT_BY_BATCH_NUMBER",
+                "orderBy": "ORDER_BY_ASC",
+            },
+        )
+        first, second = answer.json()["checkpoints"]
+        assert (first["resources"], first["checksums"]) == ({"model.pt": "1000"}, None)
+        assert (first["fileCount"], first["size"]) == (2, "1024")
+        assert (second["resources"], second["fileCount"], second["size"]) == ({}, 0, "0")
+    every = await leg.client.get(f"/api/v1/trials/{leg.trial_id}/checkpoints")
+    assert "fileCount" not in every.json()["checkpoints"][0]
+    refused = await leg.client.get(
+        f"/api/v1/trials/{leg.trial_id}/checkpoints", params={"mostFiles": -1}
+    )
+    assert refused.status_code == 400
+
+
 async def test_sizes_beyond_64_bits_are_refused(world: World) -> None:
     leg = await world.leg()
     for resources, path in (
