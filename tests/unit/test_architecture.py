@@ -197,6 +197,7 @@ ROOMS = [
     "web",
     "internal",
     "public",
+    "front",
     "bootstrap",
     "app",
     "migration",
@@ -280,6 +281,28 @@ def test_routes_change_no_rows(room: str) -> None:
         if writes(node)
     ]
     assert wrong == []
+
+
+def test_pages_read_no_table() -> None:
+    """They ask REST in their visitor's name; who logs in or out changes a session. ``plots.hparams`` only
+    computes: axes are the same on pages and in plots."""
+    allowed = ("access", "base", "web", "front", "public.login", "plots.hparams")
+    wrong = [
+        f"{module} imports {name}"
+        for module, names in imports_within("determined_service").items()
+        if module.startswith("determined_service.front")
+        for name in names
+        if not name.removeprefix("determined_service").lstrip(".").startswith(allowed)
+        and name != "determined_service"
+    ]
+    assert wrong == []
+    files = list((SERVICE / "front").rglob("*.py"))
+    assert files
+    for path in files:
+        imported = set(imports_of(path, "determined_service"))
+        assert not [
+            one for one in imported if one.startswith(("sqlalchemy", "determined_registry"))
+        ]
 
 
 def writes(node: ast.AST) -> bool:

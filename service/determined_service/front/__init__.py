@@ -19,7 +19,12 @@ from determined_service.front import (
     experiments,
     home,
     login,
+    models,
+    people,
+    pipelines,
+    settings,
     stream,
+    workspaces,
 )
 from determined_service.web.router import Router
 
@@ -41,5 +46,10 @@ def routers() -> list[Router]:
         experiment_code,
         experiment_configuration,
         curves,
+        models,
+        pipelines,
+        workspaces,
+        people,
+        settings,
     )
     return [module.router for module in modules]

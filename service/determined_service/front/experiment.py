@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base import topics
 from determined_service.base.bounds import Id
 from determined_service.base.pages import FRONT_HOME
 from determined_service.front.experiments import PIECE
@@ -66,7 +67,7 @@ async def head(visit: Visit, experiment_id: int) -> dict[str, Any]:
         "may_continue": bool(may) and not found["unmanaged"] and now in ENDED,
         "tabs_shown": TABS,
         "base": f"{FRONT_HOME}/experiments/{experiment_id}",
-        "live": "" if now in ENDED else f"experiment:{experiment_id}",
+        "live": "" if now in ENDED else topics.experiment(experiment_id),
         "command": f"det experiment describe {experiment_id}",
     }
 

@@ -1,4 +1,4 @@
-"""The addresses of MLflow's pages, and the host to which their cookie is bound."""
+"""The addresses of pages, and the host to which their cookies are bound."""
 
 from types import SimpleNamespace
 
@@ -42,28 +42,31 @@ def test_the_addresses_of_the_pages(proxy_host, host, found):
 
 
 def test_no_task_has_their_host_name():
-    assert Key("mlflow").label is None and Key("prefect").label is None
-    assert names.of_label("mlflow") is None and names.of_label("prefect") is None
+    for label in hosts.PAGES:
+        assert Key(label).label is None and names.of_label(label) is None
     assert names.of_label("mlflow---80") == Key("mlflow", "80")
     ask = b"GET /mlflow/ HTTP/1.1\r\nHost: %b:8080\r\n\r\n"
     assert is_for_task(ask % b"MLflow.localhost", b"localhost") is False
     assert is_for_task(ask % b"prefect.localhost", b"localhost") is False
+    assert is_for_task(ask % b"det.localhost", b"localhost") is False
     assert is_for_task(ask % b"mlflow---80.localhost", b"localhost") is True
     assert is_for_task(ask % b"a.mlflow.localhost", b"localhost") is True
 
 
 @pytest.mark.parametrize(
-    ("scheme", "begins", "holds"),
+    ("of", "scheme", "begins", "holds"),
     [
-        ("http", "determined-session=t; ", "path=/mlflow; samesite=lax"),
-        ("https", "__host-determined-session=t; ", "path=/; samesite=lax; secure"),
+        (browser.MLFLOW, "http", "determined-session=t; ", "path=/mlflow; samesite=lax"),
+        (browser.MLFLOW, "https", "__host-determined-session=t; ", "path=/; samesite=lax; secure"),
+        (browser.FRONT, "http", "determined-front=t; ", "path=/det; samesite=lax"),
+        (browser.FRONT, "https", "__host-determined-front=t; ", "path=/; samesite=lax; secure"),
     ],
 )
-def test_the_cookie_is_bound_to_the_host_name(scheme, begins, holds):
+def test_the_cookie_is_bound_to_the_host_name(of, scheme, begins, holds):
     scope = {"type": "http", "scheme": scheme, "path": "/mlflow/", "query_string": b""}
     request = Request({**scope, "headers": [(b"host", b"mlflow.x")], "server": ("mlflow.x", 443)})
     answer = Response()
-    browser.keep(answer, request, "t")
+    of.keep(answer, request, "t")
     given = answer.headers["set-cookie"].lower()
     assert given.startswith(begins) and given.endswith(holds)
     assert "httponly" in given and "domain" not in given
