@@ -12,6 +12,8 @@ from markupsafe import Markup
 from determined.common import printable
 from determined_service.base.aside import aside
 
+MOST_CHARACTERS = 20_000
+"""Rendering 500,000 characters of nothing but brackets takes ten seconds, and others wait."""
 _HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6"}
 """A page has headings of its own above those of a note."""
 
@@ -40,5 +42,8 @@ def _adapt(tokens: Sequence[Token]) -> None:
 
 
 async def html(text: str) -> Markup:
-    """The HTML of a note, which holds no HTML of its writer's."""
+    """The HTML of a note, which holds no HTML of its writer's; a note that is too long stays as it was
+    written."""
+    if len(text) > MOST_CHARACTERS:
+        return Markup("<pre>{}</pre>").format(printable.plain(text))
     return await aside(len(text) * 4, _html, text)

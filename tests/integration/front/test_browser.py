@@ -163,6 +163,11 @@ def test_hostile_texts_stay_texts_and_the_layout_whole(
         "/experiments",
         f"/experiments/{experiment}",
         f"/experiments/{experiment}/trials",
+        f"/experiments/{experiment}/analysis",
+        f"/experiments/{experiment}/about",
+        f"/experiments/{experiment}/about?edit=true",
+        f"/experiments/{experiment}/configuration",
+        f"/experiments/{experiment}/fork",
         f"/trials/{trial}",
         f"/compare?trial={trial}",
     ):
