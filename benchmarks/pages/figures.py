@@ -13,6 +13,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from threading import Thread
 
 import httpx
@@ -35,7 +36,7 @@ def main() -> None:
     with service() as empty:
         _submit(empty)
         with _visitor(empty.url) as visitor:
-            before = {name: _first_byte(visitor, path) for name, path in _pages(1).items()}
+            before = {name: _cost(empty, visitor, path) for name, path in _pages(1).items()}
     with service() as full:
         _submit(full)
         fill(full.database, sizes)
@@ -51,7 +52,8 @@ def _submit(running: Service) -> None:
 
 
 def _pages(trials: int) -> dict[str, str]:
-    """The pages, by what they show. Experiment 1 and trial 1 are the large ones."""
+    """The pages, by what they show. Experiment 1 and trial 1 are the large ones. Charts ask for curves with
+    ``quick`` first, and for all extremes then."""
     ids = [f"trial={number}" for number in range(1, trials + 1)]
     curves = "&".join(f"id={number}" for number in range(1, trials + 1))
     return {
@@ -67,10 +69,12 @@ def _pages(trials: int) -> dict[str, str]:
         "experiment, its trials": "/experiments/1/trials",
         "experiment, its curves": "/curves/experiments/1",
         "trial": "/trials/1",
-        "trial, its curve of a million points": "/curves/trials?id=1&metric=training.loss",
+        "trial, a million points at first": "/curves/trials?id=1&metric=training.loss&quick=true",
+        "trial, a million points": "/curves/trials?id=1&metric=training.loss",
         "trial, its log": "/trials/1/logs",
         "compare, best 30": "/compare?experiment=1",
         f"compare, {trials} trials": f"/compare?{'&'.join(ids)}",
+        f"compare, {trials} curves at first": f"/curves/trials?{curves}&metric=validation.loss&quick=true",
         f"compare, {trials} curves": f"/curves/trials?{curves}&metric=validation.loss",
         "cluster": "/cluster",
         "tasks": "/tasks",
@@ -91,31 +95,57 @@ def _visitor(url: str) -> Iterator[httpx.Client]:
         yield client
 
 
-def _first_byte(client: httpx.Client, path: str) -> float | None:
-    """Milliseconds until the answer begins, the median of some; None: this page is not there."""
+@dataclass(frozen=True)
+class Cost:
+    """Milliseconds until an answer begins (the median of some), and of the processors: the service's and
+    Postgres's."""
+
+    first_byte: float
+    service: float
+    postgres: float
+
+
+def _cost(running: Service, client: httpx.Client, path: str) -> Cost | None:
+    """None: this page is not there."""
+    with client.stream("GET", path) as answer:
+        if not answer.is_success:
+            return None
     took = []
+    before = running.cpu()
     for _ in range(ROUNDS):
         began = time.perf_counter()
         with client.stream("GET", path) as answer:
             for _ in answer.iter_raw(1):
                 break
             took.append((time.perf_counter() - began) * 1000)
-            if not answer.is_success:
-                return None
-    return statistics.median(took)
+    service_s, postgres_s = (
+        (now - then) / ROUNDS * 1000 for now, then in zip(running.cpu(), before, strict=True)
+    )
+    return Cost(statistics.median(took), service_s, postgres_s)
 
 
-def _first_bytes(full: Service, before: dict[str, float | None], trials: int) -> None:
-    print(f"{'first byte, ms':40} {'empty':>8} {'full':>8} {'beyond':>8}")
+_NOTHING = Cost(0, 0, 0)
+
+
+def _first_bytes(full: Service, before: dict[str, Cost | None], trials: int) -> None:
+    load = os.getloadavg()[0]
+    print(f"the machine's load is {load:.0f} on {os.cpu_count()} cores")
+    print(
+        f"{'first byte, ms':40} {'empty':>8} {'full':>8} {'beyond':>8} {'CPU of service':>15} {'Postgres':>9}"
+    )
     with _visitor(full.url) as visitor:
         for (name, path), of_empty in zip(_pages(trials).items(), before.values(), strict=True):
-            took = _first_byte(visitor, path)
+            took = _cost(full, visitor, path)
             if took is None:
                 print(f"{name:40} not there")
                 continue
-            beyond = took - (of_empty or 0)
+            least = of_empty or _NOTHING
+            beyond = took.first_byte - least.first_byte
             late = "  more than allowed" if beyond > LIMIT_MS else ""
-            print(f"{name:40} {of_empty or 0:8.0f} {took:8.0f} {beyond:8.0f}{late}")
+            print(
+                f"{name:40} {least.first_byte:8.0f} {took.first_byte:8.0f} {beyond:8.0f} "
+                f"{took.service:15.0f} {took.postgres:9.0f}{late}"
+            )
 
 
 def _drawn(full: Service, trials: int) -> None:

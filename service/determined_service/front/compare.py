@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -48,13 +48,23 @@ class Choice:
             *(("trial", one) for one in self.trials),
             *(("experiment", one) for one in self.experiments),
             *(("without", one) for one in sorted(self.without)),
-            *([("best", self.best)] if self.experiments and self.best != self.usual else []),
+            *(
+                [("best", self.best)]
+                if self.experiments and self.best != _usual(self.experiments)
+                else []
+            ),
         ]
 
-    @property
-    def usual(self) -> int:
-        """How many trials of each experiment there are, if nobody chose a number."""
-        return BEST_OF_ONE if len(self.experiments) == 1 else 1
+
+def _usual(experiments: Collection[int]) -> int:
+    """How many trials of each experiment there are, if nobody chose a number."""
+    return BEST_OF_ONE if len(set(experiments)) == 1 else 1
+
+
+def _whole(text: str, most: int) -> int | None:
+    """A number from 1 to ``most``; None: the field was left empty, or holds no such number."""
+    is_number = text.isascii() and text.isdigit() and len(text) < 20
+    return max(1, min(int(text), most)) if is_number else None
 
 
 @router.get("/compare", include_in_schema=False)
@@ -64,20 +74,24 @@ async def compare(
     trial: Annotated[list[Id], Query(default_factory=list, max_length=1000)],
     experiment: Annotated[list[Id], Query(default_factory=list, max_length=1000)],
     without: Annotated[list[Id], Query(default_factory=list, max_length=1000)],
-    best: Annotated[int, Query(ge=0, le=MOST_CURVES)] = 0,
+    best: str = "",
     metric: str = "",
     x: str = "steps",
     scale: str = "linear",
     smooth: Annotated[float, Query(ge=0, le=0.95)] = 0,
-    step: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    step: str = "",
     same: bool = False,
     add: str = "",
 ) -> Response:
     """Curves of the chosen trials, and a column for each: hyperparameters, metrics, times."""
+    at, count = _whole(step, 2**62), _whole(best, MOST_CURVES) or 0
     suggested, problem = [], ""
     words = re.split(r"[\s,]+", add.strip())
     numbers = all(_ADDED.fullmatch(one) for one in words)
     if numbers:
+        if any(one[0] == "e" for one in words) and experiment:
+            # The trials that are there stay.
+            count = count or _usual(experiment)
         trial = [*trial, *(int(one) for one in words if one[0] != "e")]
         experiment = [*experiment, *(int(one[1:]) for one in words if one[0] == "e")]
         without = [one for one in without if str(one) not in words]
@@ -86,25 +100,23 @@ async def compare(
             suggested = await _suggested(visit, add)
         except BadRequest as refusal:
             problem = refusal.message
-    choice = _choice(trial, experiment, without, best)
+    choice = _choice(trial, experiment, without, count)
     ids, remarks = await _chosen(visit, choice)
-    found = await _trials(visit, ids, metric, step) if ids else []
+    found = await _trials(visit, ids, metric, at) if ids else []
     lacking = [one for one in ids if one not in {one["id"] for one in found}]
     if lacking:
-        remarks.append(f"There is no trial {', '.join(map(str, lacking))}, or you may not see it.")
+        some = ", ".join(map(str, lacking[:10])) + (" …" if len(lacking) > 10 else "")
+        remarks.append(f"There is no trial {some}, or you may not see it.")
     experiments = await _experiments(visit, found)
     metrics = _metrics(found)
     metric = metric or _first_metric(experiments, metrics)
-    if metric and step is not None and found and "at" not in found[0]:
-        found = await _trials(visit, ids, metric, step)
+    if metric and at is not None and found and "at" not in found[0]:
+        found = await _trials(visit, ids, metric, at)
 
     def address(**changed: Any) -> str:
-        given = [("metric", metric), ("step", step), ("same", "true" if same else "")]
-        left = {
-            name: value
-            for name, value in {**dict(given), **changed}.items()
-            if value not in ("", None)
-        }
+        given = {"metric": metric, "x": x, "scale": scale, "smooth": smooth, "step": at}
+        given |= {"same": "true" if same else "", **changed}
+        left = {name: value for name, value in given.items() if value not in ("", None, 0)}
         return f"{FRONT_HOME}/compare?{urlencode([*choice.fields(), *left.items()])}"
 
     active = [one for one in experiments.values() if state(one["state"]) not in _ENDED]
@@ -127,7 +139,7 @@ async def compare(
         x=x,
         scale=scale,
         smooth=smooth,
-        step=step,
+        step=at,
         same=same,
         curves=f"{FRONT_HOME}/curves/trials?{urlencode([('id', one['id']) for one in found])}",
         choice=choice,
@@ -151,7 +163,7 @@ def _choice(
     of = tuple(dict.fromkeys(experiments))
     # Whoever takes a named trial away need not keep saying so.
     left = frozenset(gone - set(trials)) if not of else frozenset(gone)
-    return Choice(named, of, left, best or (BEST_OF_ONE if len(of) == 1 else 1))
+    return Choice(named, of, left, best or _usual(of))
 
 
 async def _chosen(visit: Visit, choice: Choice) -> tuple[list[int], list[str]]:

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import sqlalchemy as sa
 from fastapi import Query
 from pydantic import BaseModel
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
@@ -49,6 +48,7 @@ from determined_service.views.experiments import (
     SHOWN_STATE,
     SORT_KEYS,
     WEIGHT,
+    among,
     get_experiment,
     in_project,
     light_json,
@@ -141,7 +141,7 @@ async def list_experiments(
         async with db.tx() as conn:
             await be_patient(conn, limits.SEARCH_S)
             rows = await conn.execute(select_ids().where(*wanted, *terms))
-            wanted = [e.id == sa.func.any(sa.cast(list(rows.scalars()), ARRAY(sa.Integer)))]
+            wanted = [among(list(rows.scalars()))]
     statement = select_experiments(light=light).order_by(*order)
     statement = statement.where(*([] if terms else wanted)).add_columns(
         *(column.label(f"column_{place}") for place, column in enumerate(more.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import (
@@ -109,6 +110,11 @@ def select_experiments(*, light: bool = False) -> sa.Select[Any]:
         .outerjoin(kept_runs, kept_runs.c.experiment_id == e.id)
         .outerjoin(BEST, sa.true())
     )
+
+
+def among(ids: list[int]) -> sa.ColumnElement[bool]:
+    """Those of these ids, of which there may be many: they are one parameter."""
+    return e.id == sa.func.any(sa.cast(ids, ARRAY(sa.Integer)))
 
 
 def in_project(project_id: int | None) -> sa.ColumnElement[bool]:

@@ -82,6 +82,10 @@ async def test_trials_are_added_and_taken_away(pages: Pages, world: World) -> No
     assert shown(page) == best_first
     page = await pages.open(f"/compare?trial={far}&add=e{own}")
     assert shown(page) == [far, *best_first]
+    page = await pages.open(f"/compare?experiment={own}&add=e{other}")
+    assert shown(page) == [*best_first, far], "what was there stays"
+    page = await pages.open(f"/compare?experiment={own}&best=&step=&metric=")
+    assert shown(page) == best_first, "fields of a form may be left empty"
     page = await pages.open(f"/compare?experiment={own}&experiment={other}")
     assert shown(page) == [ids[1], far]
     assert f"Of experiment {own}, the best 1 of 3 trials are shown." in page.text

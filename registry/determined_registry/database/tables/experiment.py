@@ -82,8 +82,14 @@ sa.Index(
     experiments.c.end_time,
     postgresql_where=experiments.c.state == "COMPLETED",
 )
-# Lists count those that are not archived.
-sa.Index("ix_experiments_archived", experiments.c.archived, experiments.c.id)
+# Lists count those that are not archived, in some states, of somebody.
+sa.Index(
+    "ix_experiments_listed",
+    experiments.c.archived,
+    experiments.c.state,
+    experiments.c.id,
+    postgresql_include=["owner_id", "project_id"],
+)
 # Of an owner, those that have not ended.
 sa.Index(
     "ix_experiments_open",

@@ -26,10 +26,15 @@ def upgrade() -> None:
         op.add_column(
             "experiments", sa.Column(name, kind, sa.Computed(value, persisted=True), nullable=True)
         )
-    op.create_index("ix_experiments_archived", "experiments", ["archived", "id"])
+    op.create_index(
+        "ix_experiments_listed",
+        "experiments",
+        ["archived", "state", "id"],
+        postgresql_include=["owner_id", "project_id"],
+    )
 
 
 def downgrade() -> None:
-    op.drop_index("ix_experiments_archived", "experiments")
+    op.drop_index("ix_experiments_listed", "experiments")
     for name in reversed(COLUMNS):
         op.drop_column("experiments", name)
