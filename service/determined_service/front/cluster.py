@@ -31,8 +31,10 @@ SCHEDULERS = {
     "SCHEDULER_TYPE_ROUND_ROBIN": "round robin",
     "SCHEDULER_TYPE_UNSPECIFIED": "first in, first out",
 }
-EXPLAINED = 8
-"""How many waiting jobs of a page have their reason: each costs a forecast."""
+FORECASTS = 1
+"""How many waiting jobs of a page have a forecast: each costs dozens of decisions of the scheduler."""
+FORECAST_JOBS = 500
+"""In a longer queue none has: one job's page has its forecast."""
 LINES = 500
 """Lines of the log on its page."""
 DAYS, MONTHS = 30, 12
@@ -141,15 +143,20 @@ async def queue(
     offset: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
     """The jobs in the order of service, with reasons, and what the visitor may change of them."""
-    asked = {"limit": PIECE, "offset": offset, **({"resourcePool": pool} if pool else {})}
+    asked = {
+        "limit": PIECE,
+        "offset": offset,
+        "reasons": "true",
+        **({"resourcePool": pool} if pool else {}),
+    }
     found, pools = await asyncio.gather(
         visit.get("/job-queues", asked), visit.get("/resource-pools")
     )
     jobs = found["jobs"]
     numbers = [int(job["entityId"]) for job in jobs if _is_experiment(job)]
     names = [job["entityId"] for job in jobs if not _is_experiment(job)]
-    explained, experiments, tasks = await asyncio.gather(
-        _explained(visit, jobs),
+    forecasts, experiments, tasks = await asyncio.gather(
+        _forecasts(visit, jobs, found["pagination"]["total"]),
         visit.permitted(Action.CHANGE, Kind.EXPERIMENT, numbers),
         visit.permitted(Action.CHANGE, Kind.TASK, names),
     )
@@ -158,7 +165,7 @@ async def queue(
     rows = [
         {
             **job,
-            "explained": explained.get(job["entityId"]),
+            "forecast": forecasts.get(job["entityId"], ""),
             "may": job["entityId"] in mine,
             "is_experiment": _is_experiment(job),
             "address": _address_of_job(job),
@@ -207,21 +214,18 @@ def _name_neighbours(rows: list[dict[str, Any]]) -> None:
         last[row["resourcePool"]] = row
 
 
-async def _explained(visit: Visit, jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """By job the first of its requests that wait, of the first jobs with such requests."""
-    waiting = [job for job in jobs if job["allocatedSlots"] < job["requestedSlots"] or _waits(job)]
+async def _forecasts(visit: Visit, jobs: list[dict[str, Any]], total: int) -> dict[str, str]:
+    """By job when the first of its requests starts, in words, of the first jobs that wait."""
+    most = FORECASTS if total <= FORECAST_JOBS else 0
+    waiting = [job for job in jobs if job["reason"]][:most]
     found = await asyncio.gather(
-        *(visit.maybe(f"/job-queues/{job['jobId']}/explanation") for job in waiting[:EXPLAINED])
+        *(visit.maybe(f"/job-queues/{job['jobId']}/explanation") for job in waiting)
     )
     return {
-        job["entityId"]: {**(one["waiting"] or [{}])[0], "fallback": one["fallback"]}
-        for job, one in zip(waiting, found, strict=False)
-        if one is not None
+        job["entityId"]: one["waiting"][0]["forecast"] or ""
+        for job, one in zip(waiting, found, strict=True)
+        if one is not None and one["waiting"]
     }
-
-
-def _waits(job: Mapping[str, Any]) -> bool:
-    return bool(job["summary"]["state"] == "STATE_QUEUED")
 
 
 @router.post("/actions/job.change", include_in_schema=False)

@@ -26,7 +26,7 @@ from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling import job_changes
 from determined_service.scheduling.fallback import explain_fallback
 from determined_service.scheduling.job_changes import set_task_priority
-from determined_service.scheduling.job_explanation import explain_job
+from determined_service.scheduling.job_explanation import explain_job, first_reasons
 from determined_service.scheduling.jobs import count_by_pool, jobs_json, list_jobs
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.queue import Queue
@@ -49,6 +49,7 @@ class _QueueQuery:
     descending: bool
     offset: int
     limit: int
+    reasons: bool
 
 
 async def _read_query(
@@ -57,8 +58,12 @@ async def _read_query(
     orderBy: OrderBy = "ORDER_BY_ASC",
     offset: Offset = 0,
     limit: Limit = 0,
+    reasons: Annotated[
+        bool,
+        Query(description="Ours: each job has `reason`, why its first request waits, in words."),
+    ] = False,
 ) -> _QueueQuery:
-    return _QueueQuery(resourcePool, states, orderBy == "ORDER_BY_DESC", offset, limit)
+    return _QueueQuery(resourcePool, states, orderBy == "ORDER_BY_DESC", offset, limit, reasons)
 
 
 QueueQuery = Annotated[_QueueQuery, Depends(_read_query)]
@@ -78,7 +83,12 @@ async def _page(
         if wanted.descending:
             found.reverse()
         start, end = window(len(found), wanted.offset, wanted.limit)
-        jobs = await jobs_json(conn, found[start:end], schedulers)
+        shown = found[start:end]
+        jobs = await jobs_json(conn, shown, schedulers)
+    if wanted.reasons:
+        why = first_reasons(seen, {job.id for job in shown})
+        words = {str(job): reason for job, reason in why.items()}
+        jobs = [{**job, "reason": words.get(job["entityId"])} for job in jobs]
     return {"jobs": jobs, "pagination": pagination(len(found), wanted.offset, wanted.limit)}
 
 
