@@ -17,6 +17,7 @@ NAMES = [
     "downloads",
     "people.reading",
     "dear_reads",
+    "pages",
     "reconciler",
     "active_experiments",
     "scheduler",

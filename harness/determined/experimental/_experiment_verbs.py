@@ -26,7 +26,7 @@ def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
 
 
 class ExperimentVerbs:
-    """What :class:`~determined.experimental.Determined` does with experiments."""
+    """The methods of :class:`~determined.experimental.Determined` for experiments."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -93,10 +93,22 @@ class ExperimentVerbs:
         project_id: int | None = None,
         *,
         archived: bool | None = None,
+        query: str | None = None,
     ) -> list[Experiment]:
-        """The experiments that match all arguments; ``name`` matches a part of the name."""
+        """The experiments that match all arguments; ``name`` matches a part of the name.
+
+        ``query``: terms that must all hold, such as ``resnet -state:error lr<0.01 metric<=0.1``.
+        """
         found = self.iter_experiments(
-            sort_by, order_by, labels, users, states, name, project_id, archived=archived
+            sort_by,
+            order_by,
+            labels,
+            users,
+            states,
+            name,
+            project_id,
+            archived=archived,
+            query=query,
         )
         wanted = set(experiment_ids) if experiment_ids is not None else None
         return [one for one in found if wanted is None or one.id in wanted]
@@ -112,6 +124,7 @@ class ExperimentVerbs:
         project_id: int | None = None,
         *,
         archived: bool | None = None,
+        query: str | None = None,
         offset: int = 0,
         max_results: int | None = None,
         page_size: int = pages.PAGE_SIZE,
@@ -126,6 +139,7 @@ class ExperimentVerbs:
             "name": name,
             "projectId": project_id,
             "archived": archived,
+            "query": query,
         }
         found = pages.read(
             self._session,

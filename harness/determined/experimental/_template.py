@@ -33,7 +33,7 @@ class Template:
     Attributes:
         name: the template's name.
         config: fields of configurations.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
         remarks: the service's sentences on what was last written.
     """
 
@@ -83,7 +83,7 @@ def _path(name: str) -> str:
 
 
 class TemplateVerbs:
-    """What :class:`~determined.experimental.Determined` does with templates."""
+    """The methods of :class:`~determined.experimental.Determined` for templates."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

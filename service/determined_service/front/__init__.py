@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from determined_service.front import (
     assets,
+    checkpoint_files,
+    chosen,
+    cluster,
+    compare,
     curves,
+    enter,
     experiment,
     experiment_about,
     experiment_analysis,
@@ -19,11 +24,14 @@ from determined_service.front import (
     experiments,
     home,
     login,
+    logs,
     models,
     people,
     pipelines,
     settings,
     stream,
+    tasks,
+    trial,
     workspaces,
 )
 from determined_service.web.router import Router
@@ -33,10 +41,12 @@ def routers() -> list[Router]:
     """Every router of this package."""
     modules = (
         login,
+        enter,
         assets,
         stream,
         home,
         experiments,
+        chosen,
         # Before the others: "new" is no experiment's number.
         experiment_start,
         experiment,
@@ -45,11 +55,17 @@ def routers() -> list[Router]:
         experiment_checkpoints,
         experiment_code,
         experiment_configuration,
+        compare,
+        trial,
+        checkpoint_files,
+        logs,
         curves,
         models,
         pipelines,
         workspaces,
         people,
         settings,
+        cluster,
+        tasks,
     )
     return [module.router for module in modules]

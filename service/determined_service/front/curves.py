@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -11,7 +12,7 @@ from starlette.responses import Response
 from determined.common.wire import limits
 from determined_service.base.aside import aside
 from determined_service.base.bounds import Id
-from determined_service.base.errors import BadRequest
+from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.front.rendering import PageRouter
 from determined_service.front.visits import Visit, Visitor
@@ -22,6 +23,8 @@ MOST_CURVES = 200
 """Trials of one chart."""
 POINTS = 300
 """Points of one curve, unless there are many."""
+MOST_DEVICES = 64
+"""Curves of the profiler's charts."""
 ALL_POINTS = 30_000
 """Points of all curves together."""
 
@@ -55,9 +58,47 @@ async def of_trials(
     x: str = "steps",
     low: int | None = None,
     high: int | None = None,
+    quick: bool = False,
 ) -> Response:
-    """One metric (``group.name``) of some trials; ``low`` and ``high``: the first and the last step shown."""
-    return JsonResponse(await _curves(visit, id, metric, x, low, high))
+    """One metric (``group.name``) of some trials; ``low`` and ``high``: the first and the last step shown.
+    ``quick``: some points of long curves, at once."""
+    return JsonResponse(await _curves(visit, id, metric, x, low, high, quick))
+
+
+@router.get("/curves/trials/{trial_id}/profiler", include_in_schema=False)
+async def of_profiler(visit: Visitor, trial_id: Id, group: str, leaf: str) -> Response:
+    """What the profiler measured as ``leaf`` on each machine, and on each of its devices, over time."""
+    parameters = {"trialIds": trial_id, "group": group, "maxDatapoints": POINTS}
+    found = await visit.get("/trials/time-series", parameters)
+    if not found["trials"]:
+        raise NotFound(f"trial {trial_id} does not exist")
+    curves = await aside(POINTS * MOST_DEVICES * 20, _measured, found["trials"], leaf)
+    return JsonResponse({"metric": leaf, "x": "time", "curves": curves})
+
+
+def _measured(trials: list[dict[str, Any]], leaf: str) -> list[dict[str, Any]]:
+    """One curve for each place where ``leaf`` stands, the first :data:`MOST_DEVICES`."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in trials:
+        trial = one["trial"]
+        for point in one["metrics"][0]["data"] if one["metrics"] else ():
+            seconds = _seconds(trial.get("startTime"), point["time"])
+            for name, value in _places(point["values"], leaf):
+                new = {"trial": trial["id"], "label": name, "color": len(found), "x": [], "y": []}
+                curve = found.get(name) or (
+                    found.setdefault(name, new) if len(found) < MOST_DEVICES else new
+                )
+                curve["x"].append(seconds)
+                curve["y"].append(value)
+    return list(found.values())
+
+
+def _places(value: Any, leaf: str, path: str = "") -> Iterator[tuple[str, float]]:
+    for name, one in value.items():
+        if isinstance(one, dict):
+            yield from _places(one, leaf, f"{path} {name}".strip())
+        elif name == leaf and isinstance(one, int | float):
+            yield path or name, float(one)
 
 
 async def _curves(
@@ -67,22 +108,29 @@ async def _curves(
     x: str,
     low: int | None = None,
     high: int | None = None,
+    quick: bool = False,
 ) -> dict[str, Any]:
-    """``{metric, x, curves: [{trial, experiment, x: […], y: […]}]}``; values that are no numbers are null."""
-    if x not in ("steps", "time"):
-        raise BadRequest("x: give steps or time")
+    """``{metric, x, curves: [{trial, experiment, x: […], y: […]}]}``; values that are no numbers are null.
+
+    ``x``: ``steps``, ``time`` (seconds since the trial began), or the name of a metric of the same group that
+    counts, ``epoch`` for example; for these two a curve has its ``steps`` too, and ``low`` and ``high`` are
+    steps.
+    """
+    group, _, name = metric.partition(".")
+    by_metric = [] if x in ("steps", "time") else [f"{group}.{x}"]
     if not ids:
         return {"metric": metric, "x": x, "curves": []}
     points = max(20, min(POINTS, ALL_POINTS // len(ids)))
     parameters: list[tuple[str, Any]] = [
         *(("trialIds", one) for one in ids),
-        ("metricIds", metric),
+        *(("metricIds", one) for one in (metric, *by_metric)),
+        ("extremesOf", metric),
+        ("quick", "true" if quick else "false"),
         ("maxDatapoints", min(points, limits.POINTS_OF_CURVE)),
         *([] if low is None else [("startBatches", max(low, 0))]),
         *([] if high is None else [("endBatches", max(high, 0))]),
     ]
     found = await visit.get("/trials/time-series", parameters)
-    name = metric.partition(".")[2]
     curves = await aside(points * len(ids) * 20, _drawn, found["trials"], name, x)
     order = {one: place for place, one in enumerate(ids)}
     curves.sort(key=lambda curve: order[curve["trial"]])
@@ -95,16 +143,23 @@ def _drawn(trials: list[dict[str, Any]], name: str, x: str) -> list[dict[str, An
         trial = one["trial"]
         points = [point for curve in one["metrics"] for point in curve["data"]]
         points = [point for point in points if name in point["values"]]
-        began = trial.get("startTime")
+        steps = [point["batches"] for point in points]
+        places: list[Any] = steps
+        if x == "time":
+            began = trial.get("startTime")
+            places = [_seconds(began, point["time"]) for point in points]
+        elif x != "steps":
+            places = [_value(point["values"].get(x)) for point in points]
+        chosen = [place for place in range(len(points)) if places[place] is not None]
+        # Charts need them from left to right.
+        chosen.sort(key=places.__getitem__)
         curves.append(
             {
                 "trial": trial["id"],
                 "experiment": trial["experimentId"],
-                "x": [
-                    point["batches"] if x == "steps" else _seconds(began, point["time"])
-                    for point in points
-                ],
-                "y": [_value(point["values"][name]) for point in points],
+                "x": [places[one] for one in chosen],
+                "y": [_value(points[one]["values"][name]) for one in chosen],
+                **({} if x == "steps" else {"steps": [steps[one] for one in chosen]}),
             }
         )
     return curves

@@ -24,6 +24,7 @@ TABS = [
     ("", "Overview"),
     ("trials", "Trials"),
     ("analysis", "Analysis"),
+    ("logs", "Logs"),
     ("checkpoints", "Checkpoints"),
     ("code", "Code"),
     ("configuration", "Configuration"),

@@ -65,6 +65,7 @@ async def home(request: Request, visit: Visitor) -> Response:
 
 async def _experiments(visit: Visit, **given: Any) -> list[dict[str, Any]]:
     parameters = {"sortBy": "SORT_BY_ID", "orderBy": "ORDER_BY_DESC", "archived": "false", **given}
+    parameters["light"] = "true"
     found = await visit.get("/experiments", parameters)
     return list(found["experiments"])
 

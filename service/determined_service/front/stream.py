@@ -40,6 +40,7 @@ _PATHS = {
     "experiment": "/experiments/{}",
     "trial": "/trials/{}",
     "task": "/tasks/{}",
+    "logs": "/tasks/{}",
     "pipeline": "/pipelines/{}",
 }
 _CLUSTER = (topics.SCHEDULER, topics.OUTBOX, topics.PIPELINES, topics.RETRAININGS)

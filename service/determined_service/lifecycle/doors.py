@@ -130,6 +130,20 @@ async def open_secret(conn: AsyncConnection, asked: Asked) -> str | None:
     return str(row.secret) if row.is_open else None
 
 
+async def way_to(conn: AsyncConnection, allocation_id: str, name: str) -> sa.Row[Any]:
+    """Where an open door is: ``address``, ``port``, ``behind``. Raises Conflict when it has been closed."""
+    p = allocation_ports.c
+    found = await conn.execute(
+        sa.select(p.address, p.port, p.behind).where(
+            p.allocation_id == allocation_id, p.name == name
+        )
+    )
+    row = found.first()
+    if row is None:
+        raise Conflict("the way into the task has just been closed: try again")
+    return row
+
+
 async def order(
     conn: AsyncConnection, allocation_id: str, node: int, agent_token: str
 ) -> DoorOrder:

@@ -1,4 +1,4 @@
-"""``python -m determined_service.plots``: an :class:`Order` as JSON on stdin, what it orders on stdout.
+"""``python -m determined_service.plots``: a :class:`PageOrder` as JSON on stdin, what it orders on stdout.
 
 Exit code 4: the experiment does not exist.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 
 from determined_service.base.json import dumps
-from determined_service.plots.order import NO_SUCH_EXPERIMENT, Order
+from determined_service.plots.page_order import NO_SUCH_EXPERIMENT, PageOrder
 
 
 def main() -> int:
-    order = Order.model_validate_json(sys.stdin.buffer.read())
+    order = PageOrder.model_validate_json(sys.stdin.buffer.read())
     from determined_service.plots.queries import NoSuchExperiment, read_search
 
     try:

@@ -9,18 +9,23 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from determined.common.wire import doors as wire
+from determined.common.wire import gate, limits
+from determined.common.wire.doors import Hello
 from determined_service.access.dependencies import may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base import topics
+from determined_service.base.db import Database
 from determined_service.base.errors import Conflict
+from determined_service.base.hub import Hub
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import doors
+from determined_service.proxy import beside
 from determined_service.state.change import changing, reader
 from determined_service.views.tasks import require_task
 from determined_service.web.router import Router
-from determined_service.web.state import Db, HubOf
+from determined_service.web.state import Db, HubOf, SettingsOf
 from determined_service.web.waiting import poll
 
 router = Router("Tasks")
@@ -28,7 +33,7 @@ router = Router("Tasks")
 Entrant = Annotated[Principal, may(Action.ENTER, Kind.TASK, "enter")]
 
 
-class Wanted(BaseModel):
+class DoorRequest(BaseModel):
     """``node``: which of a gang's machines. ``again``: the door that is said to be open does not answer."""
 
     node: int = Field(0, ge=0, le=10_000)
@@ -37,16 +42,27 @@ class Wanted(BaseModel):
 
 @router.post("/api/v1/tasks/{task_id}/doors")
 async def open_door(
-    request: Request, task_id: str, given: Wanted, user: Entrant, db: Db, hub: HubOf
+    request: Request, task_id: str, given: DoorRequest, user: Entrant, db: Db, hub: HubOf
 ) -> Response:
     """`port` and `secret` of a way into the task, `/proxy/<task>:<port>`, once its agent has opened it.
 
     `nodes`: on how many machines it runs. 409: it does not run now, or its agent does not open it.
     """
+    asked, secret = await _opened(request, task_id, given.node, given.again, db, hub)
+    found = {"port": wire.port_name(given.node), "secret": secret}
+    return JsonResponse(
+        {**found, "node": given.node, "nodes": asked.nodes, "agentId": asked.agent_id}
+    )
+
+
+async def _opened(
+    request: Request, task_id: str, node: int, again: bool, db: Database, hub: Hub
+) -> tuple[doors.Asked, str]:
+    """The door and its secret, once its agent has opened it. Raises NotFound, Conflict."""
     async with reader(db).connect() as conn:
         await require_task(conn, task_id)
     async with changing(db) as change:
-        asked = await doors.ask(change, task_id, given.node, given.again)
+        asked = await doors.ask(change, task_id, node, again)
 
     async def check() -> str | None:
         async with reader(db).connect() as conn:
@@ -59,7 +75,64 @@ async def open_door(
             f"agent {asked.agent_id} has not opened task {task_id} within {wire.OPEN_SECONDS:.0f} s: it is"
             " busy or away, or of a release that cannot; try again (det agent list)"
         )
-    found = {"port": wire.port_name(given.node), "secret": secret}
+    return asked, secret
+
+
+STACKS_S = 60.0
+"""So long the stacks of one node's processes may take; py-spy stops each process for a moment."""
+STACKS_BYTES = limits.MIB
+"""The longest answer."""
+
+
+class OfNode(BaseModel):
+    """``node``: which of a gang's machines."""
+
+    node: int = Field(0, ge=0, le=10_000)
+
+
+@router.post("/api/v1/tasks/{task_id}/stacks")
+async def dump_stacks(
+    request: Request,
+    task_id: str,
+    given: OfNode,
+    user: Entrant,
+    db: Db,
+    hub: HubOf,
+    settings: SettingsOf,
+) -> Response:
+    """`stacks`: where each Python process of a task is at this moment, as text, on one of its `nodes`.
+
+    `problem`: why it is not all, in words; null: it is. 409: the task does not run now, or its agent does not
+    open it. `det trial dump` prints the same.
+    """
+    for again in (False, True):
+        asked, secret = await _opened(request, task_id, given.node, again, db, hub)
+        name = wire.port_name(given.node)
+        async with reader(db).connect() as conn:
+            way = await doors.way_to(conn, asked.allocation_id, name)
+        token = settings.agent_token.get_secret_value()
+        key = gate.key(token, asked.allocation_id, name) if way.behind else b""
+        # Its options keep the task's files from being imported in the place of the platform's.
+        hello = Hello(["python3", "-P", "-m", wire.STACKS])
+        try:
+            found = await beside.run(
+                way.address, way.port, key, hello, secret, most=STACKS_BYTES, seconds=STACKS_S
+            )
+        except (OSError, TimeoutError) as error:
+            # Its supervisor has closed it at this moment, or was killed: it is asked once more.
+            if again:
+                raise Conflict(
+                    f"the service does not reach task {task_id} on agent {asked.agent_id}: {error}"
+                ) from error
+        else:
+            break
+    problem = found.why or ("no process could be looked at" if found.code else None)
     return JsonResponse(
-        {**found, "node": given.node, "nodes": asked.nodes, "agentId": asked.agent_id}
+        {
+            "stacks": found.text,
+            "problem": problem,
+            "node": given.node,
+            "nodes": asked.nodes,
+            "agentId": asked.agent_id,
+        }
     )

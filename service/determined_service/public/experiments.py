@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
+from determined.common.wire import limits
 from determined_registry.database.tables import experiments, metrics, trials, users
 from determined_service.access.dependencies import ExperimentReader, may
 from determined_service.access.principal import Principal
@@ -39,19 +40,26 @@ from determined_service.lifecycle import surroundings
 from determined_service.lifecycle.details import describe, relabel, set_policy
 from determined_service.scheduling.job_changes import set_resources
 from determined_service.state.change import changing
+from determined_service.views.experiment_columns import COLUMNS, as_key
+from determined_service.views.experiment_columns import columns as named_columns
+from determined_service.views.experiment_query import matches
 from determined_service.views.experiments import (
+    LIGHT_WEIGHT,
     SHOWN_STATE,
     SORT_KEYS,
     WEIGHT,
+    among,
     get_experiment,
     in_project,
+    light_json,
     require_experiment,
     select_experiments,
     select_ids,
 )
 from determined_service.views.experiments import experiment_json as to_json
-from determined_service.views.lists import answer_list, each_aside
+from determined_service.views.lists import answer_list, be_patient, each_aside
 from determined_service.views.paging import Limit, Offset, OrderBy, ordered
+from determined_service.views.query_terms import QUERY_CHARS, read_query
 from determined_service.views.values import moment, state_filter
 from determined_service.web.router import Router
 from determined_service.web.state import Db, QueueOf, SnapshotsOf, ViewerOf
@@ -77,6 +85,7 @@ async def list_experiments(
     states: Many,
     usernames: Annotated[ManyNames, Query(default_factory=list, alias="users")],
     userIds: UserIds,
+    columns: Annotated[list[Name], Query(default_factory=list, max_length=COLUMNS)],
     included: Annotated[ManyIds, Query(default_factory=list, alias="experimentIdFilter.incl")],
     excluded: Annotated[ManyIds, Query(default_factory=list, alias="experimentIdFilter.notIn")],
     offset: Offset = 0,
@@ -91,8 +100,15 @@ async def list_experiments(
     lowest: Annotated[Id | None, _id_filter("gte")] = None,
     upper: Annotated[Id | None, _id_filter("lt")] = None,
     highest: Annotated[Id | None, _id_filter("lte")] = None,
+    query: Annotated[str, Query(max_length=QUERY_CHARS)] = "",
+    light: bool = False,
 ) -> Response:
-    """Experiments that match all the filters given; names and descriptions match in part."""
+    """Experiments that match all the filters given; names and descriptions match in part.
+
+    Ours: `query`, terms that must all hold, such as `resnet label:vision -state:error lr<0.01 metric<=0.1`.
+    `light` leaves out configurations and notes. `columns` adds values of each experiment's best trial, by
+    name: `hp.NAME` is a hyperparameter, `GROUP.NAME` a metric; `sortBy` takes one of these names too.
+    """
     wanted: list[sa.ColumnElement[bool]] = [in_project(projectId)]
     if name:
         wanted.append(e.name.icontains(name, autoescape=True))
@@ -105,7 +121,7 @@ async def list_experiments(
     if states:
         wanted.append(state_filter(e.state, SHOWN_STATE, states))
     if usernames:
-        wanted.append(users.c.username.in_(usernames))
+        wanted.append(e.owner_id.in_(sa.select(users.c.id).where(users.c.username.in_(usernames))))
     if userIds:
         wanted.append(e.owner_id.in_(userIds))
     if included:
@@ -115,22 +131,45 @@ async def list_experiments(
     for bound, outside in ((lower, le), (lowest, lt), (upper, ge), (highest, gt)):
         if bound is not None:
             wanted.append(sa.not_(outside(e.id, bound)))
-    order = ordered(SORT_KEYS, sortBy, orderBy, e.id)
-    statement = select_experiments().where(*wanted).order_by(*order)
-    keys = None
-    if sortBy != "SORT_BY_SEARCHER_METRIC_VAL":
-        keys = select_ids().where(*wanted).order_by(*order)
+    terms = matches(read_query(query))
+    more = named_columns(columns)
+    of_column = named_columns([sortBy]) if "." in sortBy else {}
+    sorts = SORT_KEYS | {name: as_key(column) for name, column in of_column.items()}
+    order = ordered(sorts, sortBy, orderBy, e.id)
+    if terms:
+        # Found once: the count and the page of ids would look through all trials twice.
+        async with db.tx() as conn:
+            await be_patient(conn, limits.SEARCH_S)
+            rows = await conn.execute(select_ids().where(*wanted, *terms))
+            wanted = [among(list(rows.scalars()))]
+    statement = select_experiments(light=light).order_by(*order)
+    statement = statement.where(*([] if terms else wanted)).add_columns(
+        *(column.label(f"column_{place}") for place, column in enumerate(more.values()))
+    )
+    by_best = sortBy == "SORT_BY_SEARCHER_METRIC_VAL" or bool(of_column)
+    keys = select_ids(by_user=sortBy == "SORT_BY_USER", by_best=by_best)
     viewer = viewer_of(user)
+
+    def made(row: sa.Row[Any]) -> dict[str, Any]:
+        found = light_json(row) if light else to_json(row, viewer)
+        if more:
+            found["columns"] = {
+                name: getattr(row, f"column_{place}") for place, name in enumerate(more)
+            }
+        return found
+
     return await answer_list(
         db,
         "experiments",
         statement,
         e.id,
-        WEIGHT,
-        each_aside(lambda row: to_json(row, viewer), lambda row: len(row.original_config)),
+        LIGHT_WEIGHT if light else WEIGHT,
+        each_aside(made, lambda row: 0 if light else len(row.original_config)),
         offset=offset,
         limit=limit,
-        keys=keys,
+        keys=keys.where(*wanted).order_by(*order),
+        counted=select_ids().where(*wanted),
+        patience_s=limits.SEARCH_S if of_column else 0,
     )
 
 

@@ -24,6 +24,7 @@ from determined_service.base.json import ndjson
 from determined_service.base.streams import Stream
 from determined_service.public import curve_filter
 from determined_service.views.checkpoints import checkpoint_workload, select_workloads
+from determined_service.views.curves import POINT_BYTES, thinned
 from determined_service.views.lists import answer_list, weight
 from determined_service.views.metrics import WEIGHT as REPORT_WEIGHT
 from determined_service.views.metrics import report_json
@@ -39,6 +40,8 @@ CHUNK = 1000
 NDJSON = "application/x-ndjson"
 m = metrics.c
 TrialIds = Annotated[ManyIds, Query(default_factory=list)]
+FEWEST_EXTREMES = 4
+"""The first and the last report, and one stretch's two extremes."""
 
 
 _KEY = (m.trial_id, m.group_name, m.steps_completed, m.id)
@@ -219,11 +222,13 @@ async def compare_trials(
     trialIds: TrialIds,
     metricNames: Annotated[ManyNames, Query(default_factory=list)],
     metricIds: Annotated[ManyNames, Query(default_factory=list)],
+    extremesOf: Annotated[ManyNames, Query(default_factory=list)],
     group: str = "",
     metricType: str = "METRIC_TYPE_UNSPECIFIED",
     maxDatapoints: Id = 200,
     startBatches: BigId = 0,
     endBatches: BigId = 0,
+    quick: bool = False,
 ) -> Response:
     """Curves of some trials, thinned evenly to `maxDatapoints` points each (first and last kept; 0 and 1 mean
     10,000).
@@ -231,12 +236,18 @@ async def compare_trials(
     A trial has one curve for each group: that of `metricNames` in `group` (or `metricType`; else "training"),
     and those of `metricIds`, each `group.name`. Where neither is given, all metrics of the group.
 
+    Ours: `extremesOf` names, as `group.name`, one of a group's requested metrics whose curve is thinned so
+    that no spike is lost: of each stretch of steps, the reports with its least and its greatest value stay.
+    Reports without this metric, and values of more than 64 bytes, are left out then. `quick=true` answers
+    at once instead, with the first report of each stretch.
+
     `timeSeriesFilter.integerRange.…` (`lt`, `lte`, `gt`, `gte`, `incl`, `notIn`) and `.doubleRange.…` choose
     points by their batches; with `timeSeriesFilter.name=time`, `timeSeriesFilter.timeRange.…` by their times.
     """
     check_int(maxDatapoints, "maxDatapoints", most=limits.POINTS_OF_CURVE)
     points = maxDatapoints if maxDatapoints > 1 else limits.POINTS_OF_CURVE
     of_groups = _names_of_groups(group or _group_of_type(metricType), metricNames, metricIds)
+    extreme = _extreme(of_groups, extremesOf, points)
     chosen = [~m.archived, *curve_filter.conditions(request.query_params.multi_items())]
     if startBatches:
         chosen.append(m.steps_completed >= startBatches)
@@ -245,22 +256,45 @@ async def compare_trials(
 
     async def curves(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
         found = []
-        for trial in await trials_json(conn, rows):
+        shown = await trials_json(conn, rows)
+        ids = [trial["id"] for trial in shown]
+        kept = {
+            name: await thinned(
+                conn,
+                ids,
+                [m.group_name == name, *chosen],
+                metric,
+                of_groups[name],
+                points,
+                quick=quick,
+            )
+            for name, metric in extreme.items()
+        }
+        for trial in shown:
             curves = []
             for name, names in of_groups.items():
                 wanted = [m.trial_id == trial["id"], m.group_name == name, *chosen]
-                reports = await _thinned(conn, wanted, points)
+                points_of = kept.get(name, {})
+                reports: Sequence[sa.Row[Any]] = (
+                    points_of[trial["id"]]
+                    if trial["id"] in points_of
+                    else await _thinned(conn, wanted, points)
+                )
                 curves.append(_curve(name, names, reports))
             found.append({"trial": trial, "metrics": curves})
         return found
 
     statement = select_trials().where(t.id.in_(trialIds)).order_by(t.id)
+    others = of_groups.keys() - extreme.keys()
+    heavy = WEIGHT + points * POINT_BYTES * len(extreme)
+    if others:
+        heavy += _points_weight([m.group_name.in_(others), *chosen], points * len(others))
     return await answer_list(
         db,
         "trials",
         statement,
         t.id,
-        WEIGHT + _points_weight([m.group_name.in_(of_groups), *chosen], points * len(of_groups)),
+        heavy,
         curves,
         offset=0,
         limit=-1,
@@ -284,6 +318,27 @@ def _names_of_groups(group: str, names: list[str], ids: list[str]) -> dict[str, 
         raise BadRequest(
             f"metricIds: {len(found)} groups of metrics, at most {limits.GROUPS_OF_CURVES} are answered "
             "at once; ask for the others by themselves"
+        )
+    return found
+
+
+def _extreme(of_groups: dict[str, set[str]], ids: list[str], points: int) -> dict[str, str]:
+    """By group, the requested metric whose extremes are kept. Raises BadRequest."""
+    found: dict[str, str] = {}
+    for one in ids:
+        group, _, name = one.partition(".")
+        if name not in of_groups.get(group, set()):
+            raise BadRequest(
+                f"extremesOf: {show(one)} is not among the requested metrics: name it in metricIds too"
+            )
+        if found.setdefault(group, name) != name:
+            raise BadRequest(
+                f"extremesOf: {show(one)} is the second metric of its group; one of each group can keep its "
+                "extremes: ask for the others by themselves"
+            )
+    if found and points < FEWEST_EXTREMES:
+        raise BadRequest(
+            f"maxDatapoints: {points} points cannot keep extremes; ask for {FEWEST_EXTREMES} or more"
         )
     return found
 

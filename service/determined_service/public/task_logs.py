@@ -25,7 +25,7 @@ from determined_service.access.dependencies import (
 from determined_service.access.looking_again import look_again_for
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import BigCount, Id, ManyIds, Name, Pattern
+from determined_service.base.bounds import BigCount, BigId, Count, Id, ManyIds, Name, Pattern
 from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, ndjson_error
 from determined_service.base.json import JsonResponse, ndjson
@@ -149,6 +149,14 @@ async def _hand_in(request: Request, admission: Admission, lines: LogLines) -> N
 Texts = Annotated[list[str], Query(default_factory=list)]
 
 
+LineBytes = Annotated[
+    Count,
+    Query(
+        description="Of each line so many bytes; `bytes` is the size of a line that is cut. 0: all."
+    ),
+]
+
+
 def log_filter(
     allocationIds: Texts,
     agentIds: Texts,
@@ -161,6 +169,11 @@ def log_filter(
     timestampAfter: Name | None = None,
     searchText: Pattern | None = None,
     enableRegex: bool = False,
+    beforeId: Annotated[
+        BigId | None, Query(description="Only lines stored before this one.")
+    ] = None,
+    afterId: Annotated[BigId | None, Query(description="Only lines stored after this one.")] = None,
+    lineBytes: LineBytes = 0,
 ) -> LogFilter:
     """Filters for lines; each list holds alternatives. The rank -1 finds lines of no rank."""
     return LogFilter.read(
@@ -175,6 +188,9 @@ def log_filter(
         after=timestampAfter,
         text=searchText,
         regex=enableRegex,
+        before_id=beforeId,
+        after_id=afterId,
+        line_bytes=lineBytes,
     )
 
 
@@ -188,7 +204,8 @@ async def _lines(
     try:
         async for chunk in rows:
             async with db.answers.hold(sum(len(row.log) for row in chunk)):
-                yield lines_json(chunk, trial_id)
+                async for piece in db.answers.made(lines_json(chunk, trial_id)):
+                    yield piece
     except ApiError as error:
         # The answer has begun; its last line is how it can still fail.
         yield ndjson_error(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import (
@@ -27,7 +28,6 @@ e = experiments.c
 _mine = trials.c.experiment_id == e.id
 _kept = sa.and_(checkpoints.c.experiment_id == e.id, checkpoints.c.state != "DELETED")
 _metric = trials.c.searcher_metric_value
-_larger = e.config["searcher"]["smaller_is_better"].astext == "false"
 
 
 def _first(loss: sa.ColumnElement[Any], wanted: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -43,9 +43,10 @@ def _first(loss: sa.ColumnElement[Any], wanted: sa.ColumnElement[bool]) -> sa.Se
     return sa.select(ordered)
 
 
-_best = sa.union_all(
-    _first(_metric, sa.not_(sa.func.coalesce(_larger, False))), _first(-_metric, _larger)
+BEST = sa.union_all(
+    _first(_metric, ~e.larger_is_better), _first(-_metric, e.larger_is_better)
 ).lateral("best")
+"""An experiment's best trial: ``id`` and ``searcher_metric_value``."""
 
 SHOWN_STATE = display_state(
     e.state, allocations.c.experiment_id == e.id, e.unmanaged, without="QUEUED"
@@ -73,17 +74,21 @@ SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
     "PROJECT_ID": e.project_id,
     "CHECKPOINT_SIZE": CHECKPOINT_SIZE,
     "CHECKPOINT_COUNT": CHECKPOINT_COUNT,
-    "SEARCHER_METRIC_VAL": _best.c.searcher_metric_value,
+    "SEARCHER_METRIC_VAL": BEST.c.searcher_metric_value,
 }
 
 WEIGHT = weight(e.config, e.original_config, e.notes, e.description, e.labels)
+LIGHT_WEIGHT = weight(e.description, e.labels)
+_HEAVY = ("config", "original_config", "notes")
 
 
-def select_experiments() -> sa.Select[Any]:
-    """Every column that :func:`experiment_json` reads."""
+def select_experiments(*, light: bool = False) -> sa.Select[Any]:
+    """Every column that :func:`experiment_json` reads; ``light``: those of :func:`light_json`."""
+    own = [column for column in e if not (light and column.name in _HEAVY)]
     return (
         sa.select(
-            experiments,
+            *own,
+            *([e.config["searcher"].label("searcher")] if light else []),
             kept_runs.c.flow_run_id,
             users.c.username,
             users.c.display_name,
@@ -92,8 +97,8 @@ def select_experiments() -> sa.Select[Any]:
             CHECKPOINT_COUNT.label("checkpoint_count"),
             CHECKPOINT_SIZE.label("checkpoint_size"),
             DURATION.label("duration"),
-            _best.c.id.label("best_trial_id"),
-            _best.c.searcher_metric_value.label("best_metric"),
+            BEST.c.id.label("best_trial_id"),
+            BEST.c.searcher_metric_value.label("best_metric"),
             projects.c.name.label("project_name"),
             projects.c.owner_id.label("project_owner_id"),
             workspaces.c.id.label("workspace_id"),
@@ -103,8 +108,13 @@ def select_experiments() -> sa.Select[Any]:
         .join(workspaces, workspaces.c.id == projects.c.workspace_id)
         .join(users, users.c.id == e.owner_id)
         .outerjoin(kept_runs, kept_runs.c.experiment_id == e.id)
-        .outerjoin(_best, sa.true())
+        .outerjoin(BEST, sa.true())
     )
+
+
+def among(ids: list[int]) -> sa.ColumnElement[bool]:
+    """Those of these ids, of which there may be many: they are one parameter."""
+    return e.id == sa.func.any(sa.cast(ids, ARRAY(sa.Integer)))
 
 
 def in_project(project_id: int | None) -> sa.ColumnElement[bool]:
@@ -112,20 +122,39 @@ def in_project(project_id: int | None) -> sa.ColumnElement[bool]:
     return sa.true() if project_id in (None, 0, -1) else e.project_id == project_id
 
 
-def select_ids() -> sa.Select[Any]:
-    """The ids alone, for all filters and orders but by the best metric."""
-    return sa.select(e.id).join(users, users.c.id == e.owner_id)
+def select_ids(*, by_user: bool = False, by_best: bool = False) -> sa.Select[Any]:
+    """The ids alone, for all filters; for orders by the user or the best trial if these are asked for."""
+    found = sa.select(e.id)
+    if by_user:
+        found = found.join(users, users.c.id == e.owner_id)
+    return found.outerjoin(BEST, sa.true()) if by_best else found
 
 
 def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
     """``v1Experiment``, and ours: ``reason`` (why it is in its state), ``flowRunId`` (Prefect's)."""
-    searcher = row.config.get("searcher", {})
     whose = (row.owner_id, row.id, row.submitted_by)
+    return {
+        **_facts(row, row.config.get("searcher", {})),
+        "notes": row.notes,
+        "hyperparameters": row.config.get("hyperparameters"),
+        "config": viewer.config(row.config, *whose),
+        "originalConfig": viewer.original(row.original_config, row.config, *whose),
+    }
+
+
+def light_json(row: sa.Row[Any]) -> dict[str, Any]:
+    """As :func:`experiment_json`, without the configuration and the notes; ours besides:
+    ``smallerIsBetter``."""
+    searcher = row.searcher or {}
+    smaller = searcher.get("smaller_is_better", True)
+    return {**_facts(row, searcher), "smallerIsBetter": smaller}
+
+
+def _facts(row: sa.Row[Any], searcher: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": row.id,
         "name": row.name,
         "description": row.description,
-        "notes": row.notes,
         "labels": row.labels,
         "state": state(row.shown_state),
         "reason": row.reason,
@@ -151,13 +180,10 @@ def experiment_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
         "resourcePool": row.resource_pool,
         "searcherType": searcher.get("name", ""),
         "searcherMetric": searcher.get("metric"),
-        "hyperparameters": row.config.get("hyperparameters"),
         "checkpointCount": row.checkpoint_count,
         "checkpointSize": str(row.checkpoint_size),
         "bestTrialId": row.best_trial_id,
         "bestTrialSearcherMetric": number(row.best_metric),
-        "config": viewer.config(row.config, *whose),
-        "originalConfig": viewer.original(row.original_config, row.config, *whose),
     }
 
 

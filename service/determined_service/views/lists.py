@@ -30,6 +30,7 @@ INLINE_BYTES = 128 * 1024
 _SMALL = 256
 KEYS = 10_000
 """Rows whose keys are known at a time."""
+_PATIENCE = sa.text("SELECT set_config('statement_timeout', :ms, true)")
 
 
 def weight(*columns: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -79,18 +80,21 @@ async def answer_list(
     keys: sa.Select[Any] | None = None,
     counted: sa.Select[Any] | None = None,
     beside: dict[str, Any] | None = None,
+    patience_s: float = 0,
 ) -> Response:
     """``{name: […], "pagination": {…}}`` of the rows of ``statement`` (ordered) in the window.
 
     Args:
         key: a column of ``statement`` whose value no two rows share. heavy: :func:`weight` of a row.
         keys: selects ``key`` for the same rows in the same order, where this can be said with fewer joins.
-        counted: selects as many rows, where only the order needs more joins.
+        counted: selects as many rows as ``keys``, where only the order needs more joins.
         beside: what else the answer holds.
+        patience_s: how long each statement that finds keys may take; 0: as long as it does.
     """
     if keys is None:
         keys = statement.with_only_columns(key)
     async with db.tx() as conn:
+        await be_patient(conn, patience_s)
         total = await count_of(conn, keys if counted is None else counted)
         start, end = window(total, offset, limit)
         rest = {**(beside or {}), "pagination": pagination(total, offset, limit)}
@@ -121,6 +125,7 @@ async def answer_list(
                     del rows, found
             place += KEYS
             async with db.tx() as conn:
+                await be_patient(conn, patience_s)
                 pieces = await _weighed(conn, weighed, place, end)
         yield b"]," + dumps(rest)[1:]
 
@@ -143,6 +148,12 @@ async def answer_one(
             del found
 
     return Stream(body(), media_type=JsonResponse.media_type)
+
+
+async def be_patient(conn: AsyncConnection, seconds: float) -> None:
+    """Each further statement of the transaction may take so long; 0: as long as it does."""
+    if seconds:
+        await conn.execute(_PATIENCE, {"ms": str(round(seconds * 1000))})
 
 
 async def _weighed(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import codecs
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,6 +25,8 @@ from determined_service.views.tasks import announced, has_ended, require_task
 from determined_service.views.values import parse_time
 
 CHUNK = 1000
+STEP_BYTES = 16 * 1024
+"""Bytes of log that are written as JSON in one go."""
 # Seconds after which an end is noticed that was not announced (a lost connection).
 RECHECK_S = 10.0
 
@@ -39,11 +42,8 @@ _TEXT = sa.func.encode(c.log, "escape")
 _TIME = sa.func.to_char(
     sa.func.timezone("UTC", c.timestamp), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 ).label("time")
-# What differs from line to line; then where the lines come from.
-_COLUMNS = (
-    c.id,
-    _TIME,
-    c.log,
+# Where a line comes from.
+_ORIGIN = (
     c.task_id,
     c.level,
     c.allocation_id,
@@ -64,6 +64,8 @@ class LogFilter:
     clauses: tuple[sa.ColumnElement[bool], ...] = ()
     pattern: str | None = None
     """A regular expression among the clauses, which may take long."""
+    line_bytes: int = 0
+    """Of each line so many bytes are read; 0: all."""
 
     @classmethod
     def read(
@@ -80,6 +82,9 @@ class LogFilter:
         after: str | None = None,
         text: str | None = None,
         regex: bool = False,
+        before_id: int | None = None,
+        after_id: int | None = None,
+        line_bytes: int = 0,
     ) -> Self:
         """From a request's parameters; raises BadRequest."""
         clauses: list[sa.ColumnElement[bool]] = []
@@ -100,6 +105,10 @@ class LogFilter:
             clauses.append(c.timestamp < parse_time(before, "timestampBefore"))
         if after:
             clauses.append(c.timestamp > parse_time(after, "timestampAfter"))
+        if before_id is not None:
+            clauses.append(c.id < before_id)
+        if after_id is not None:
+            clauses.append(c.id > after_id)
         if text:
             if regex:
                 if "\0" in text:
@@ -109,7 +118,7 @@ class LogFilter:
                 clauses.append(_TEXT.regexp_match(text))
             else:
                 clauses.append(_TEXT.icontains(_escaped(text), autoescape=True))
-        return cls(tuple(clauses), text if text and regex else None)
+        return cls(tuple(clauses), text if text and regex else None, line_bytes)
 
 
 def _escaped(text: str) -> str:
@@ -146,9 +155,17 @@ async def _chunk(
     """At most ``limit`` lines, and no more than one after ``limits.ANSWER_PIECE_BYTES``: lines may be a
     megabyte each."""
     order = c.id.desc() if descending else c.id
-    size = sa.func.octet_length(c.log)
+    whole = sa.func.octet_length(c.log)
+    line: sa.ColumnElement[Any] = c.log
+    size: sa.ColumnElement[int] = whole
+    cut: sa.ColumnElement[int] = sa.literal(0)
+    if wanted.line_bytes:
+        line = sa.func.substr(c.log, 1, wanted.line_bytes)
+        size = sa.func.least(whole, wanted.line_bytes)
+        cut = sa.case((whole > wanted.line_bytes, whole), else_=0)
     before = (sa.func.sum(size).over(order_by=order) - size).label("before")
-    statement = sa.select(*_COLUMNS, before).where(c.task_id == task_id, *wanted.clauses)
+    shown = (c.id, _TIME, line.label("log"), cut.label("cut"), *_ORIGIN)
+    statement = sa.select(*shown, before).where(c.task_id == task_id, *wanted.clauses)
     if not descending:
         statement = statement.where(c.id > after)
     elif after:
@@ -167,10 +184,18 @@ async def _chunk(
 
 
 async def read_logs(
-    db: Database, task_id: str, wanted: LogFilter, *, limit: int = 0, descending: bool = False
+    db: Database,
+    task_id: str,
+    wanted: LogFilter,
+    *,
+    limit: int = 0,
+    after: int = 0,
+    descending: bool = False,
 ) -> AsyncIterator[list[sa.Row[Any]]]:
-    """The lines stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0."""
-    after = 0
+    """The lines stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0.
+
+    ``after``: the id of a line; the lines behind it (backwards: before it) are read. 0: all lines.
+    """
     left = limit
     while True:
         size = min(CHUNK, left) if limit else CHUNK
@@ -209,16 +234,13 @@ async def follow_logs(
             # Before the rows: rows stored after the end was seen belong to no task.
             async with db.tx() as conn:
                 ended = await has_ended(conn, task_id)
-            while True:
-                size = min(CHUNK, left) if limit else CHUNK
-                rows = await _chunk(db, task_id, wanted, size, after, False)
-                if not rows:
-                    break
+            async for rows in read_logs(db, task_id, wanted, limit=left, after=after):
                 yield rows
                 after = rows[-1].id
-                left -= len(rows)
-                if limit and left <= 0:
-                    return
+                if limit:
+                    left -= len(rows)
+            if limit and left <= 0:
+                return
             if ended:
                 return
             if hub.closed:
@@ -276,28 +298,67 @@ async def follow_logs_of_trial(
         place += 1
 
 
-def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> bytes:
+def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> Iterator[bytes]:
     """Rows of :func:`read_logs` as NDJSON, each ``{"result": v1TaskLogsResponse}``; with ``trial_id``,
-    ``v1TrialLogsResponse``. ``log`` is the line as printed, ``message`` the line to show.
+    ``v1TrialLogsResponse``. ``log`` is the line as printed, ``message`` the line to show; ours: ``bytes``,
+    the size of a line of which only the beginning is here.
 
-    An answer may hold a hundred thousand lines, so what neighbouring lines have in common is written once.
+    In steps of about ``STEP_BYTES`` of log, some of which yield nothing yet: bytes that are not UTF-8 take
+    0.4 s for each megabyte. An answer may hold a hundred thousand lines, so what neighbouring lines have in
+    common is written once.
     """
     origin: tuple[Any, ...] | None = None
     fields, begin = b"", ""
     found: list[bytes] = []
-    for id_, time, line, *rest in rows:
+    size = 0
+    for id_, time, line, cut, *rest in rows:
         if origin != (now := tuple(rest)):
             origin = now
             fields, begin = _origin_json(*rest, trial_id=trial_id), _prefix(rest)
-        log = line.decode("utf-8", "backslashreplace")
-        ending = "" if log.endswith("\n") else "\n"
+        head = b'{"result":{"id":"%d","timestamp":"%s","message":' % (id_, time.encode())
         # Milliseconds are enough to read.
-        message = f"[{time[:-4]}Z]{begin} || {log}{ending}"
+        before = f"[{time[:-4]}Z]{begin} || "
+        ending = "" if line.endswith(b"\n") else "\n"
+        if size + len(line) > STEP_BYTES and found:
+            yield one_line_each(b"".join(found))
+            found, size = [], 0
+        if len(line) > STEP_BYTES:
+            yield from _long_line(line, head, before, ending, _bytes_json(cut) + fields)
+            continue
+        log = line.decode("utf-8", "backslashreplace")
+        message = f"{before}{log}{ending}"
         found.append(
-            b'{"result":{"id":"%d","timestamp":"%s","message":%s,"log":%s,%s}\n'
-            % (id_, time.encode(), orjson.dumps(message), orjson.dumps(log), fields)
+            b'%s%s,"log":%s,%s%s}\n'
+            % (head, orjson.dumps(message), orjson.dumps(log), _bytes_json(cut), fields)
         )
-    return one_line_each(b"".join(found))
+        size += len(line)
+    yield one_line_each(b"".join(found))
+
+
+def _long_line(
+    line: bytes, head: bytes, before: str, ending: str, fields: bytes
+) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    escaped: list[bytes] = []
+    for begin in range(0, len(line), STEP_BYTES):
+        end = begin + STEP_BYTES
+        text = decoder.decode(line[begin:end], final=end >= len(line))
+        escaped.append(one_line_each(_escaped_json(text)))
+        yield b""
+    yield b'%s"%s' % (head, _escaped_json(before))
+    yield from escaped
+    yield b'%s","log":"' % _escaped_json(ending)
+    yield from escaped
+    yield b'",%s}\n' % fields
+
+
+def _bytes_json(cut: int | None) -> bytes:
+    return b'"bytes":%d,' % cut if cut else b""
+
+
+def _escaped_json(text: str) -> bytes:
+    """The inside of a JSON string."""
+    return orjson.dumps(text)[1:-1]
 
 
 def _origin_json(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
 import sqlalchemy as sa
 
 from determined.common.wire import doors, paths, shells
+from determined.common.wire.shells import Frame, Frames
 from tests.integration.control.test_launched import another_user
 from tests.integration.control.world import Trial, World, ok
 
@@ -113,3 +115,57 @@ async def test_an_agent_that_is_away(world: World) -> None:
         await conn.execute(sa.text("UPDATE agents SET last_heartbeat = now() - interval '1 day'"))
     refused = await wanted(world, leg.spec["task_id"])
     assert refused.status_code == 409 and "has been silent for" in refused.text
+
+
+async def test_stacks_of_a_task(world: World) -> None:
+    await world.register(slots=1)
+    await world.started()
+    leg = await world.launched()
+    task_id = leg.spec["task_id"]
+    ok(await leg.started())
+    said: list[dict[str, Any]] = []
+    answers = [
+        [(Frame.OUTPUT, b"main.py:7\n"), (Frame.ERRORS, b"\xff\n"), (Frame.EXIT, b'{"code": 0}')]
+    ]
+    answers += [[(Frame.REFUSED, b"the secret is another one")], [(Frame.OUTPUT, b"half")]]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = Frames()
+        while not (found := frames.feed(await reader.read(1 << 16))):
+            pass
+        said.append(json.loads(found[0][1]))
+        for kind, content in answers.pop(0):
+            writer.write(shells.frame(kind, content))
+        writer.close()
+
+    async def ask(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(f"/api/v1/tasks/{task_id}/stacks", json={})
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        asked = asyncio.create_task(ask(world.user))
+        await rung(world)
+        hash_ = (await order(world, leg))["secret_hash"]
+        state = {"secret_hash": hash_, "open": True, "address": "127.0.0.1", "port": port}
+        ok(await report(world, leg, **state))
+        assert ok(await asked) == {
+            "stacks": "main.py:7\n\\xff\n",
+            "problem": None,
+            "node": 0,
+            "nodes": 1,
+            "agentId": "a1",
+        }
+        assert shells.hash_of(said[0]["secret"]) == hash_
+        assert said[0]["argv"][-1] == doors.STACKS
+        assert ok(await ask(world.user))["problem"] == "the secret is another one"
+        half = ok(await ask(world.user))
+        assert (half["stacks"], half["problem"]) == ("half", "the task has ended, or was stopped")
+    eve = await another_user(world, "eve")
+    for somebody in (eve, leg.client):
+        assert (await ask(somebody)).status_code == 403
+    # Nobody answers there any more: the door is asked for once more, and then it is said.
+    asked = asyncio.create_task(ask(world.user))
+    await rung(world)
+    ok(await report(world, leg, **state))
+    refused = await asked
+    assert refused.status_code == 409 and "the service does not reach task" in refused.text

@@ -239,6 +239,59 @@ async def test_curves_of_metrics_by_their_ids(world: World, user: httpx.AsyncCli
     assert (many.status_code, "21 groups" in many.text) == (400, True)
 
 
+async def test_thinned_curves_keep_their_spikes(world: World, user: httpx.AsyncClient) -> None:
+    leg, short, flat = await world.leg(), await world.leg(), await world.leg()
+    spikes = {377: 50.0, 378: -50.0, 612: "NaN"}
+    await leg.store(
+        *(
+            report(step, loss=spikes.get(step, step / 1000), epoch=step // 10)
+            for step in range(1, 1001)
+        ),
+        *(report(step, other=1.0) for step in range(1001, 1101)),
+    )
+    await short.store(report(1, loss=1.0), report(2, loss="NaN"), report(3, other=1.0))
+    await flat.store(*(report(0, loss=float(value)) for value in range(100)))
+
+    async def ask(**given: Any) -> httpx.Response:
+        ids = [leg.trial_id, short.trial_id, flat.trial_id]
+        params = {"trialIds": ids, "metricIds": "training.loss", "maxDatapoints": 20, **given}
+        return await user.get("/api/v1/trials/time-series", params=params)
+
+    async def points(**given: Any) -> list[list[Any]]:
+        found = (await ask(**given)).json()["trials"]
+        return [
+            [(point["batches"], point["values"]) for point in one["metrics"][0]["data"]]
+            for one in found
+        ]
+
+    long, few, at_once = await points(extremesOf="training.loss")
+    assert len(long) <= 20
+    assert {(377, 50.0), (378, -50.0)} <= {(step, values["loss"]) for step, values in long}
+    assert [long[0][0], long[-1][0]] == [1, 1000], "the first and the last one that have the metric"
+    assert [step for step, _ in long] == sorted(step for step, _ in long)
+    assert few == [(1, {"loss": 1.0}), (2, {"loss": "NaN"})]
+    assert len(at_once) == 20, "reports of one step are thinned evenly"
+    zoomed = (await points(extremesOf="training.loss", startBatches=370, endBatches=385))[0]
+    assert [step for step, _ in zoomed] == list(range(370, 386))
+    quick = (await points(extremesOf="training.loss", quick=True))[0]
+    assert [quick[0], quick[-1]] == [(1, {"loss": 0.001}), (1000, {"loss": 1.0})]
+    assert 9 <= len(quick) <= 20
+    both = (
+        await points(extremesOf="training.loss", metricIds=["training.loss", "training.epoch"])
+    )[0]
+    assert (377, {"loss": 50.0, "epoch": 37}) in both
+    for given, said in (
+        ({"extremesOf": "training.acc"}, "'training.acc' is not among the requested metrics"),
+        ({"extremesOf": "training.loss", "maxDatapoints": 3}, "3 points cannot keep extremes"),
+        (
+            {"extremesOf": ["training.loss", "training.x"], "metricNames": "x"},
+            "'training.x' is the second metric of its group",
+        ),
+    ):
+        answer = await ask(**given)
+        assert (answer.status_code, said in answer.text) == (400, True), answer.text
+
+
 async def test_points_of_curves_are_filtered(world: World, user: httpx.AsyncClient) -> None:
     leg = await world.leg()
     await leg.store(*(report(step, loss=1.0) for step in range(1, 11)))
@@ -406,7 +459,6 @@ async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> No
 @pytest.mark.parametrize(
     ("method", "path", "instead"),
     [
-        ("PUT", "/api/v1/master/cluster_message", "tell them in another way"),
         ("GET", "/oauth2/clients", "OAuth is not supported"),
         ("DELETE", "/oauth2/clients/x", "OAuth is not supported"),
         ("POST", "/api/v1/webhooks", "its automations"),

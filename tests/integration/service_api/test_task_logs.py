@@ -73,6 +73,22 @@ async def test_nul_and_a_megabyte_and_odd_bytes_survive(
     assert await texts(agent, leg) == sent
 
 
+async def test_windows_of_a_log(world: World, agent: httpx.AsyncClient) -> None:
+    leg = await world.leg()
+    await send(agent, leg, *(line(f"{number}\n") for number in range(9)), line("é" * 1000 + "\n"))
+    every = await read(agent, leg)
+    ids = [int(one["id"]) for one in every]
+    assert await texts(agent, leg, afterId=ids[6], limit=2) == ["7\n", "8\n"]
+    assert await texts(agent, leg, beforeId=ids[3], limit=2, orderBy="ORDER_BY_DESC") == [
+        "2\n",
+        "1\n",
+    ]
+    assert await texts(agent, leg, beforeId=ids[3], afterId=ids[1]) == ["2\n"]
+    cut = await read(agent, leg, lineBytes=5, afterId=ids[7])
+    assert [(one["log"], one.get("bytes")) for one in cut] == [("8\n", None), ("éé\\xc3", 2001)]
+    assert all("bytes" not in one for one in every)
+
+
 async def test_the_line_to_show(world: World, agent: httpx.AsyncClient) -> None:
     leg = await world.leg()
     await send(agent, leg, line("INFO: [9] x: hello\n", 1.25, level="INFO"), line("end", 2, rank=3))

@@ -98,6 +98,14 @@ def list_experiments(
             "--label", help="only with this label; given twice: with both", metavar="LABEL"
         ),
     ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            "--query",
+            help="only those for which all terms hold, e.g. 'resnet -state:error lr<0.01 metric<=0.1'",
+            metavar="TERMS",
+        ),
+    ] = None,
     show_project: Annotated[
         bool, typer.Option("--show_project", help="also show workspace and project")
     ] = False,
@@ -116,6 +124,7 @@ def list_experiments(
         labels=labels,
         users=None if all_ else [shared.username],
         archived=None if all_ else False,
+        query=query,
         project_id=within,
         offset=offset,
         max_results=bound(pages, limit),

@@ -63,6 +63,17 @@ experiments = sa.Table(
     # Trials that it was asked for: those with which its search began, and those that clients have made. Ended
     # ones are among them; those that a search makes later are not.
     sa.Column("trials_asked_for", sa.Integer, nullable=False, server_default="0"),
+    # Of the searcher. Lists of thousands would open as many configurations for them.
+    sa.Column(
+        "searcher_name", sa.Text, sa.Computed("config #>> '{searcher,name}'", persisted=True)
+    ),
+    sa.Column(
+        "larger_is_better",
+        sa.Boolean,
+        sa.Computed(
+            "coalesce(config #>> '{searcher,smaller_is_better}', 'true') = 'false'", persisted=True
+        ),
+    ),
     sa.UniqueConstraint("owner_id", "idempotency_key"),
 )
 
@@ -70,6 +81,14 @@ sa.Index(
     "ix_experiments_completed",
     experiments.c.end_time,
     postgresql_where=experiments.c.state == "COMPLETED",
+)
+# Lists count those that are not archived, in some states, of somebody.
+sa.Index(
+    "ix_experiments_listed",
+    experiments.c.archived,
+    experiments.c.state,
+    experiments.c.id,
+    postgresql_include=["owner_id", "project_id"],
 )
 # Of an owner, those that have not ended.
 sa.Index(

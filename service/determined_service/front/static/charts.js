@@ -3,6 +3,8 @@
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const compact = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 5 });
+const large = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 4 });
+const atTick = (value) => (value === null ? "" : (Math.abs(value) < 1e5 ? compact : large).format(value));
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
 // All curves over one axis, as the library wants them.
@@ -25,12 +27,13 @@ function smoothed(values, weight) {
 
 function series(curve, home) {
   // The colour belongs to the trial, on every page; eight trials with one colour differ in their dashes.
-  const color = style(`--c${curve.trial % 8}`);
+  const number = curve.color ?? curve.trial;
+  const color = style(`--c${number % 8}`);
   return {
-    label: `trial ${curve.trial}`,
+    label: curve.label ?? `trial ${curve.trial}`,
     stroke: color,
     width: 1.5,
-    dash: DASHES[Math.floor(curve.trial / 8) % DASHES.length],
+    dash: DASHES[Math.floor(number / 8) % DASHES.length],
     spanGaps: true,
     points: { show: curve.x.length < 2 },
     value: (_, raw) => (raw === null || raw === undefined ? "" : compact.format(raw)),
@@ -43,7 +46,12 @@ class Chart {
     this.figure = figure;
     this.plot = null;
     this.key = "";
-    this.load();
+    const { low, high } = figure.dataset;
+    this.range = low && high ? [Number(low), Number(high)] : null;
+    this.rests = 0;
+    this.asked = 0;
+    // Of a curve of many points some are shown at once, before the rest have been read.
+    this.load("long" in figure.dataset).then(() => { if ("long" in figure.dataset) this.load(); });
   }
 
   address() {
@@ -52,7 +60,32 @@ class Chart {
     if (controls) {
       for (const [name, value] of new FormData(controls)) if (name === "metric" || name === "x") address.searchParams.set(name, value);
     }
+    if (this.range) {
+      address.searchParams.set("low", this.range[0]);
+      address.searchParams.set("high", this.range[1]);
+    }
     return address;
+  }
+
+  // A zoomed chart asks for the points of what it shows: their steps are low and high.
+  zoom(plot) {
+    const { left, width, height } = plot.select;
+    if (width < 8 || height < plot.over.clientHeight) return;
+    const from = plot.posToVal(left, "x");
+    const to = plot.posToVal(left + width, "x");
+    const inside = this.found.curves.flatMap((curve) =>
+      (curve.steps ?? curve.x).filter((_, at) => curve.x[at] >= from && curve.x[at] <= to));
+    const isSteps = this.found.x === "steps";
+    const low = isSteps ? Math.ceil(from) : Math.min(...inside);
+    const high = isSteps ? Math.floor(to) : Math.max(...inside);
+    if (!(high > low)) return;
+    this.show([Math.max(low, 0), high]);
+  }
+
+  show(range) {
+    this.range = range;
+    this.load();
+    this.figure.dispatchEvent(new CustomEvent("zoomed", { bubbles: true, detail: range }));
   }
 
   control(name) {
@@ -60,12 +93,25 @@ class Chart {
     return controls ? new FormData(controls).get(name) : null;
   }
 
-  async load() {
-    const answer = await fetch(this.address());
-    if (!answer.ok) return;
-    this.found = await answer.json();
+  async load(quick = false) {
+    const address = this.address();
+    if (quick) address.searchParams.set("quick", "true");
+    const began = performance.now();
+    const mine = ++this.asked;
+    let found;
+    try {
+      const answer = await fetch(address);
+      if (!answer.ok) return;
+      found = await answer.json();
+    } catch { return; } // The page says that the service is away.
+    if (mine !== this.asked) return;
+    this.found = found;
     this.draw();
+    // What takes long to read is read again the less often.
+    this.rests = performance.now() + 10 * (performance.now() - began);
   }
+
+  renew() { if (performance.now() > this.rests) this.load(); }
 
   draw() {
     const { curves, x, metric } = this.found;
@@ -91,11 +137,11 @@ class Chart {
     this.plot = new uPlot({
       width: room.clientWidth || 600,
       height: Number(this.figure.dataset.height || 320),
-      series: [{ label: x === "time" ? "seconds" : "step", value: (_, raw) => (raw === null || raw === undefined ? "" : compact.format(raw)) },
+      series: [{ label: x === "time" ? "seconds" : x === "steps" ? "step" : x, value: (_, raw) => (raw === null || raw === undefined ? "" : compact.format(raw)) },
         ...shown.map((curve) => series(curve))],
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
-      axes: [{ ...axis, label: x === "time" ? "seconds since the trial began" : "steps" },
-        { ...axis, label: metric, size: 70, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : compact.format(tick))) }],
+      axes: [{ ...axis, values: (_, ticks) => ticks.map(atTick), label: x === "time" ? "seconds since the trial began" : x },
+        { ...axis, label: metric, size: 70, values: (_, ticks) => ticks.map(atTick) }],
       legend: { show: shown.length <= 12, live: true },
       focus: { alpha: 0.25 },
       cursor: { focus: { prox: 24 }, drag: { x: true, y: true, uni: 20 } },
@@ -108,6 +154,10 @@ class Chart {
       const near = this.plot.series.find((one) => one.trial && one._focus);
       if (near) location.href = `${home}/trials/${near.trial}`;
     });
+    if ("zoom" in this.figure.dataset) {
+      this.plot.hooks.setSelect = [(plot) => this.zoom(plot)];
+      this.plot.over.addEventListener("dblclick", () => { if (this.range) this.show(null); });
+    }
     if (shown.length > 12) this.tell(room);
   }
 
@@ -126,11 +176,12 @@ class Chart {
 
 const charts = [];
 for (const figure of document.querySelectorAll("figure[data-chart]")) charts.push(new Chart(figure));
-document.addEventListener("renewed", () => { for (const chart of charts) chart.load(); });
+document.addEventListener("renewed", () => { for (const chart of charts) chart.renew(); });
 for (const form of document.querySelectorAll("form[data-chart-controls]")) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => {
     for (const chart of charts) if (chart.figure.dataset.controls === form.id) chart.load();
+    if ("inAddress" in form.dataset) history.replaceState(null, "", `${location.pathname}?${new URLSearchParams(new FormData(form))}`);
   });
 }
 new ResizeObserver(() => {

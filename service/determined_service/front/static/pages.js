@@ -15,7 +15,16 @@ function localize(root) {
     one.textContent = one.dataset.clock ? moment.toLocaleTimeString() : short.format(moment);
     one.title = exact.format(moment);
   }
+  reach();
 }
+
+// A box whose content is wider than it is scrolls by the keyboard, too.
+function reach() {
+  for (const one of document.querySelectorAll(".wide")) {
+    if (one.scrollWidth > one.clientWidth) one.tabIndex = 0; else one.removeAttribute("tabindex");
+  }
+}
+window.addEventListener("resize", reach);
 
 // ---- live updates ------------------------------------------------------------------------------------------
 // Elements with data-part are exchanged for what the server sends now; what the reader types into stays.
@@ -24,7 +33,7 @@ const shown = new WeakMap();
 
 function keepsTyping(part) {
   const active = document.activeElement;
-  return part.contains(active) && active.matches("input, textarea, select");
+  return part.contains(active) && active.matches("input:not([type=checkbox]), textarea, select");
 }
 
 function exchange(fetched) {
@@ -34,12 +43,16 @@ function exchange(fetched) {
     const html = found.innerHTML;
     if (shown.get(part) === html) continue;
     const link = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
+    const box = part.contains(document.activeElement) && document.activeElement.matches("input[type=checkbox]") && document.activeElement.value;
     const place = part.scrollTop;
+    const ticked = new Set([...part.querySelectorAll("input[type=checkbox]:checked")].map((one) => `${one.name}=${one.value}`));
     shown.set(part, html);
     part.replaceChildren(...found.childNodes);
+    for (const one of part.querySelectorAll("input[type=checkbox]")) if (ticked.has(`${one.name}=${one.value}`)) one.checked = true;
     part.scrollTop = place;
     localize(part);
     if (link) part.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus();
+    if (box) part.querySelector(`input[type=checkbox][value="${CSS.escape(box)}"]`)?.focus();
   }
   document.title = fetched.title;
 }

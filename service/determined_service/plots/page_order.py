@@ -8,7 +8,7 @@ NO_SUCH_EXPERIMENT = 4
 """The exit code of the drawing process when the experiment does not exist."""
 
 
-class Order(BaseModel):
+class PageOrder(BaseModel):
     """An order for one page. It is sent over stdin, because every user can see a command line and it must
     not hold passwords.
     """
