@@ -40,6 +40,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(LOCAL) ## the local cluster, the example search, and its best model put to work
 	$(BIN)/det flow run examples/digits/random.yaml examples/digits
 	$(BIN)/python examples/digits/classify.py
+	@echo "open it: $(BIN)/det open"
 
 # One more than the cores of a small machine: a test that waits for its cluster may leave a core idle.
 WORKERS ?= 3

@@ -182,19 +182,31 @@ def checkpoints(running: Service, database: str) -> None:
     print(f"  {size / 2**20:.0f} MB read")
 
 
+TEXT = "convert_to(repeat(md5(n::text), 32768), 'UTF8')"
+BINARY = f"decode(repeat('ff', {2**20}), 'hex')"
+"""A line that is not UTF-8: each of its bytes is escaped."""
+
+
 def logs(running: Service, database: str) -> None:
+    lines(running, database, f"{LINES} lines of 1 MB", TEXT)
+
+
+def binary_logs(running: Service, database: str) -> None:
+    lines(running, database, f"{LINES} lines of 1 MB that are not UTF-8", BINARY)
+
+
+def lines(running: Service, database: str, name: str, line: str) -> None:
     client = running.client()
     _, trial, task = trial_of(client)
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute(
-            """
+            f"""
             INSERT INTO task_logs (task_id, timestamp, log)
-            SELECT %s, now(), convert_to(repeat(md5(n::text), 32768), 'UTF8')
-            FROM generate_series(1, %s) n
+            SELECT %s, now(), {line} FROM generate_series(1, %s) n
             """,
             (task, LINES),
         )
-    with probed(running, f"{LINES} lines of 1 MB, {READERS} readers"):
+    with probed(running, f"{name}, {READERS} readers"):
         size = read_at_once(client, f"/api/v1/trials/{trial}/logs")
     print(f"  {size / 2**20:.0f} MB read")
 
@@ -257,6 +269,7 @@ def half_requests(running: Service, database: str) -> None:
 ATTACKS: tuple[Callable[[Service, str], None], ...] = (
     checkpoints,
     logs,
+    binary_logs,
     grid,
     previews,
     half_requests,

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from determined.common import installation
 from determined.common.printable import log_text, plain
+from determined.common.wire import pages
 
 if TYPE_CHECKING:
     from determined_deployments.local.uninstall import Removal
@@ -195,7 +196,7 @@ def cluster_up(
     """Start the cluster, or its missing components, and print its addresses."""
     _refuse(installation.no_agents_here())
     _refuse(installation.no_platform())
-    from determined_deployments.local import Wishes
+    from determined_deployments.local import ClusterOptions
     from determined_deployments.local import cluster_up as up
     from determined_deployments.local.report import Terminal
 
@@ -206,7 +207,7 @@ def cluster_up(
                 "(1), which offers all slots of the machine (see --slots); `det agent start` adds others",
                 param_hint="--agents",
             )
-        wishes = Wishes(
+        wishes = ClusterOptions(
             slots=slots,
             gpu=gpu,
             db_url=db_url,
@@ -221,6 +222,7 @@ def cluster_up(
     typer.echo(f"service    {state.master_url}")
     typer.echo(f"Prefect UI {state.prefect_url}")
     _say_how_to_log_in(data_dir)
+    typer.echo(f"open it    det open ({state.master_url}{pages.HOME}/)")
 
 
 @local.command("cluster-down")

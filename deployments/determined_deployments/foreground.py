@@ -27,7 +27,7 @@ DB_WAIT_S = 300.0
 
 
 class SettingsError(Exception):
-    """What is wrong with the settings file, for its author."""
+    """The mistake in the settings file, in words for its author."""
 
 
 def serve(config: Path) -> NoReturn:

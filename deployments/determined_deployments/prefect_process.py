@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from determined.common import lean_jsonschema
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 WHILE_STARTING = (50_000, 50, 100)
 
 TURN_S = 0.5
-# Any constant will do, so long as nothing else in Prefect's database locks the same one.
-_LOCK_KEY = 0x70726566 % 2**31
+# Any constants will do, so long as nothing else in Prefect's database locks the same ones.
+_MIGRATION_LOCK = 0x70726566 % 2**31
+START_LOCK = _MIGRATION_LOCK + 1
+"""The advisory lock, in Prefect's database, of the one server that starts."""
 
 NICENESS = 10
 """Nothing waits for Prefect's view of trials, so on a busy machine the trials go first."""
@@ -44,7 +47,10 @@ def main(host: str, port: int) -> None:
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
+            # Each server registers Prefect's types of blocks when it starts; of two that do so at once over
+            # an empty database one fails, and ends.
+            async with _in_turn(START_LOCK):
+                await super().startup(sockets)
             # Existing objects stay: later collections need not visit them.
             gc.freeze()
             gc.set_threshold(*usual)
@@ -99,22 +105,34 @@ def migrate() -> None:
 
 
 async def _migrate_in_turn() -> None:
+    from prefect.server.database import provide_database_interface
+
+    async with _in_turn(_MIGRATION_LOCK):
+        await provide_database_interface().create_db()
+
+
+@contextlib.asynccontextmanager
+async def _in_turn(key: int) -> AsyncIterator[None]:
+    """Holds the advisory lock ``key`` of Prefect's database within the block, and waits for it before."""
     import sqlalchemy as sa
     from prefect.server.database import provide_database_interface
 
-    database = provide_database_interface()
-    engine = await database.engine()
-    # The lock has its own connection: it must outlive the migrations' transactions. And no transaction of its
-    # own, for which an index that is made concurrently would wait, while this waits for the index.
+    engine = await provide_database_interface().engine()
+    # The lock has its own connection: it must outlive the transactions of the block. And no transaction of
+    # its own, for which an index that is made concurrently would wait, while this waits for the index.
     async with engine.connect() as connection:
         guard = await connection.execution_options(isolation_level="AUTOCOMMIT")
         # Asked for again and again, because Prefect ends statements that take long.
+        mine = sa.text("SELECT pg_try_advisory_lock(:key)")
         for pause in itertools.repeat(TURN_S):
-            mine = sa.text("SELECT pg_try_advisory_lock(:key)")
-            if (await guard.execute(mine, {"key": _LOCK_KEY})).scalar_one():
+            if (await guard.execute(mine, {"key": key})).scalar_one():
                 break
             await asyncio.sleep(pause)
-        await database.create_db()
+        try:
+            yield
+        finally:
+            # The connection goes back to the pool, and lives on with its locks.
+            await guard.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": key})
 
 
 if __name__ == "__main__":

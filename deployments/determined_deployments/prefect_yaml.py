@@ -29,7 +29,7 @@ class PrefectYamlError(ValueError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class DeploymentEntry:
     """One deployment of the file.
 
     ``config`` and ``actions`` (the file's own ``build``, ``push`` and ``pull``) have the form that
@@ -54,7 +54,7 @@ def where(path: Path, number: int, config: object) -> str:
     return f"{path}: deployment {name!r}" if name else f"{path}: deployment number {number}"
 
 
-def read(path: Path) -> tuple[list[Entry], list[str]]:
+def read(path: Path) -> tuple[list[DeploymentEntry], list[str]]:
     """The valid entries of the file, and the problems of the others.
 
     Raises PrefectYamlError when the file as a whole cannot be used.
@@ -66,7 +66,7 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
         prints and None not in prints
     ):  # Prefect's own models take long to import, and would find nothing
         entries = [
-            Entry(path, number, dict(raw), NO_ACTIONS, known)
+            DeploymentEntry(path, number, dict(raw), NO_ACTIONS, known)
             for number, (raw, known) in enumerate(zip(declared, prints, strict=True), 1)
         ]
         return entries, []
@@ -90,7 +90,7 @@ def _read_with_models(
     document: Mapping[str, Any],
     declared: Sequence[Any],
     prints: Sequence[str | None],
-) -> tuple[list[Entry], list[str]]:
+) -> tuple[list[DeploymentEntry], list[str]]:
     from prefect.cli.deploy._models import DeploymentConfig, PrefectYamlModel
     from prefect.settings import get_current_settings
     from pydantic import ValidationError
@@ -101,7 +101,7 @@ def _read_with_models(
         raise PrefectYamlError(f"{path}: {line}" for line in lines_of(error)) from None
     actions = {"build": model.build or [], "push": model.push or [], "pull": model.pull}
     default_pool = get_current_settings().deployments.default_work_pool_name
-    entries: list[Entry] = []
+    entries: list[DeploymentEntry] = []
     mistakes: list[str] = []
     for number, (raw, known) in enumerate(zip(declared, prints, strict=True), 1):
         place = where(path, number, raw)
@@ -119,7 +119,7 @@ def _read_with_models(
         if missing:
             mistakes += [f"{place}: {key} is missing" for key in missing]
             continue
-        entries.append(Entry(path, number, config, actions, known))
+        entries.append(DeploymentEntry(path, number, config, actions, known))
     return entries, mistakes
 
 

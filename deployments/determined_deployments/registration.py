@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from determined_deployments import registered_schedules
-from determined_deployments.prefect_yaml import Entry
+from determined_deployments.prefect_yaml import DeploymentEntry
 from determined_deployments.registered_schedules import digest
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _variable(name: str) -> str:
 
 
 async def register_entry(
-    client: PrefectClient, entry: Entry, state: RegistrationState
+    client: PrefectClient, entry: DeploymentEntry, state: RegistrationState
 ) -> tuple[str, UUID, Record | None]:
     """Creates or updates the deployment; returns its full name and id. The working directory must be the
     file's.
@@ -168,7 +168,7 @@ async def register_entry(
     return name, deployment_id, None
 
 
-async def _create_plain(client: PrefectClient, entry: Entry, flow: Any) -> UUID:
+async def _create_plain(client: PrefectClient, entry: DeploymentEntry, flow: Any) -> UUID:
     """Create a new plain entry as `prefect deploy` would.
 
     The version is the flow's own: Prefect's command would ask git for the commit where there is a remote.
@@ -195,7 +195,7 @@ async def _create_plain(client: PrefectClient, entry: Entry, flow: Any) -> UUID:
     return created
 
 
-async def _resolved(entry: Entry) -> dict[str, Any]:
+async def _resolved(entry: DeploymentEntry) -> dict[str, Any]:
     """The entry with Prefect's variables, blocks and the environment put in, as `prefect deploy` does."""
     from prefect.cli.deploy._config import (
         _handle_deprecated_schedule_fields,
@@ -216,7 +216,7 @@ async def _resolved(entry: Entry) -> dict[str, Any]:
     return dict(resolved)
 
 
-def _place(entry: Entry) -> str | None:
+def _place(entry: DeploymentEntry) -> str | None:
     """The directory that Prefect notes for runs, if the file gives no pull steps."""
     pull = entry.config["pull"] if "pull" in entry.config else entry.actions["pull"]
     return str(Path.cwd()) if pull is None or pull == {} else None
@@ -229,7 +229,7 @@ def _interface(flow: Any) -> list[Any]:
     return [flow.description, flow.version, parameter_schema(flow).model_dump()]
 
 
-async def _deploy(client: PrefectClient, config: Mapping[str, Any], entry: Entry) -> None:
+async def _deploy(client: PrefectClient, config: Mapping[str, Any], entry: DeploymentEntry) -> None:
     from prefect.cli.deploy._core import _run_single_deploy
     from rich.console import Console
 
@@ -248,7 +248,10 @@ async def _deploy(client: PrefectClient, config: Mapping[str, Any], entry: Entry
 
 
 async def _update(
-    client: PrefectClient, entry: Entry, existing: DeploymentResponse, record: Record | None
+    client: PrefectClient,
+    entry: DeploymentEntry,
+    existing: DeploymentResponse,
+    record: Record | None,
 ) -> None:
     """Update everything except the schedules."""
     config = deepcopy(entry.config)
@@ -294,7 +297,7 @@ async def _set_kept(client: PrefectClient, deployment_id: UUID, kept: Mapping[st
 
 
 async def _of_triggers(
-    client: PrefectClient, existing: DeploymentResponse, entry: Entry
+    client: PrefectClient, existing: DeploymentResponse, entry: DeploymentEntry
 ) -> list[Any]:
     """The automations that were made from the entry's triggers. Prefect does not say which it owns, but
     it names them."""
@@ -306,7 +309,10 @@ async def _of_triggers(
 
 
 async def _switched_off(
-    client: PrefectClient, existing: DeploymentResponse, entry: Entry, record: Record | None
+    client: PrefectClient,
+    existing: DeploymentResponse,
+    entry: DeploymentEntry,
+    record: Record | None,
 ) -> set[str]:
     """The automations that were switched off in Prefect, unless the file changes its triggers."""
     if record is not None and record.triggers != digest(entry.config.get("triggers")):
@@ -316,7 +322,7 @@ async def _switched_off(
 
 
 async def _switch_off(
-    client: PrefectClient, existing: DeploymentResponse, entry: Entry, names: set[str]
+    client: PrefectClient, existing: DeploymentResponse, entry: DeploymentEntry, names: set[str]
 ) -> None:
     for automation in await _of_triggers(client, existing, entry) if names else ():
         if automation.name in names and automation.enabled:

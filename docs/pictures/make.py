@@ -148,6 +148,24 @@ def mlflow_runs(stage: Stage) -> None:
     stage.keep("mlflow-runs")
 
 
+def front_home(stage: Stage) -> None:
+    """Two trials run, and others wait."""
+    wide = ["--config", "resources.slots_per_trial=2"]
+    for more in ([], wide):
+        stage.det("experiment", "create", f"{DIGITS}/grid.yaml", DIGITS, *more)
+    stage.browser.get(stage.det("open", "--no-browser").strip())
+    stage.shows("What runs", "digits-grid", "in use", "running")
+    stage.keep("front-home")
+    stage.det("experiment", "kill", "--all", "--yes")
+
+
+def front_experiment(stage: Stage) -> None:
+    stage.browser.get(stage.det("open", "1", "--no-browser").strip())
+    stage.shows("Learning curves", "Best trials")
+    until("the curves", lambda: stage.browser.find_elements("css selector", ".u-over"))
+    stage.keep("front-experiment")
+
+
 def plots(stage: Stage) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "search.html"
@@ -206,6 +224,8 @@ PICTURES: dict[str, Callable[[Stage], None]] = {
     "prefect-search": prefect_search,
     "prefect-queue": prefect_queue,
     "mlflow-runs": mlflow_runs,
+    "front-home": front_home,
+    "front-experiment": front_experiment,
     "plots": plots,
     "notebook": notebook,
 }

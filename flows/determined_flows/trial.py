@@ -20,7 +20,7 @@ from prefect.runtime import flow_run as current_flow_run
 
 from determined.common.api import errors
 from determined.common.wire import paths
-from determined.common.wire.agents import Claim
+from determined.common.wire.agents import TrialClaim
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.prefect import TRIAL_FLOW
 from determined_tasks.leg import run_leg
@@ -42,7 +42,7 @@ def run_trial(trial_id: int) -> None:
     """
     # One name per process: a claim that is sent again is answered again, another process' is not.
     worker = f"prefect-worker@{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
-    claim = Claim(uuid.UUID(str(current_flow_run.get_id())), worker)
+    claim = TrialClaim(uuid.UUID(str(current_flow_run.get_id())), worker)
     path = paths.CLAIM.format(trial_id=trial_id)
     with open_session() as session:
         try:

@@ -35,6 +35,7 @@ from determined_service.base.settings import Settings
 from determined_service.base.shares import Requests
 from determined_service.bootstrap import bootstrap
 from determined_service.lifecycle import config_policies, configuration
+from determined_service.lifecycle.cluster_message import MessageBoard
 from determined_service.loops import runtime
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.reading import SnapshotReader
@@ -94,6 +95,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.settings = settings.model_copy(update={"cluster_id": str(cluster_id)})
         await configuration.begin(db, settings)
         await config_policies.load(db, settings)
+        board = MessageBoard()
+        await board.load(db)
+        app.state.message_board = board
         app.state.db = db
         app.state.hub = hub
         app.state.auth = Authenticator(db, hub, settings)
@@ -107,6 +111,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         stack.push_async_callback(_stop, [asyncio.create_task(following, name="configuration")])
         policies = config_policies.follow(db, hub, settings)
         stack.push_async_callback(_stop, [asyncio.create_task(policies, name="policies")])
+        messages = board.follow(db, hub)
+        stack.push_async_callback(_stop, [asyncio.create_task(messages, name="cluster message")])
         internal.start(app)
         await public.start(app, stack)
         stack.push_async_callback(_stop, await runtime.start(app))

@@ -22,7 +22,7 @@ from determined_tasks.limits import Limits
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProcessEntry:
     """The leg's surroundings, for a program beside it. ``env``: the task's environment. ``mounted``: the
     process whose mounts the program sees, if the leg has any."""
 

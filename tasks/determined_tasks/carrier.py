@@ -22,7 +22,7 @@ from determined_tasks.exit_reason import LegResult
 from determined_tasks.identity import Identity
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.supervision import LegRecord, ProcessName
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 
 Fetch = Callable[[str], bytes]
 """Gets the archive of a model definition by its hash. Raises APIException."""
@@ -84,7 +84,7 @@ class Carrier(ABC):
 
     **Errors.** found(), prepare() and start() raise :class:`NotStarted` with an end in the carrier's own
     words, or EntrypointError, ModelDefinitionError, IdentityError, OSError, APIException. After any of them
-    no training process runs. A training process that fails is no error: wait() returns that.
+    no training process runs. A training process that fails is not an error: wait() returns that.
     """
 
     outlives: ClassVar[bool]
@@ -99,7 +99,7 @@ class Carrier(ABC):
     has_run = False
     """Whether the training process has run, perhaps under an earlier supervisor."""
 
-    def __init__(self, spec: LegSpec, place: Place, root: Path, reporter: LegReporter) -> None:
+    def __init__(self, spec: LegSpec, place: AgentSide, root: Path, reporter: LegReporter) -> None:
         """``root``: the allocation's directory. ``reporter`` gets the output and the carrier's own lines."""
         self.spec = spec
         self.place = place

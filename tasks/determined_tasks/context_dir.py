@@ -29,6 +29,8 @@ from determined_tasks.identity import Identity
 from determined_tasks.packages import Packages
 
 ALLOCATIONS = "allocations"
+PACKAGES = "packages"
+"""In an allocation's directory, where its task shares none with others."""
 MODEL_DEFS = "model_defs"
 WORKDIR = "workdir"
 RUN_DIR = "run"
@@ -56,7 +58,7 @@ class ContextDir:
     @property
     def packages(self) -> Packages:
         """The packages that the leg's code installs."""
-        return self.shared or Packages(self.root / "packages")
+        return self.shared or Packages(self.root / PACKAGES)
 
     @property
     def run_dir(self) -> Path:

@@ -25,7 +25,7 @@ from determined.common.wire.legs import LegSpec, Port
 from determined.common.wire.message import WireError
 from determined.common.wire.shells import Frame
 from determined_tasks import gating, ports
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 
 if TYPE_CHECKING:
     from determined_tasks.gates import Gates
@@ -52,7 +52,7 @@ class Doors:
     """The door of one leg. :meth:`rung` may be called at any time, in one thread."""
 
     def __init__(
-        self, spec: LegSpec, place: Place, enter: Enter, say: Callable[[str, str], None]
+        self, spec: LegSpec, place: AgentSide, enter: Enter, say: Callable[[str, str], None]
     ) -> None:
         self._spec = spec
         self._place = place

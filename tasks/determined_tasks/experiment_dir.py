@@ -74,13 +74,18 @@ def known(work_dir: Path, cluster_id: str) -> list[int]:
 
 
 def size(work_dir: Path, experiment_id: int, cluster_id: str) -> int:
-    """The bytes on the disk of the experiment's directory; files that vanish meanwhile do not count.
+    """The bytes on the disk of the experiment's directory (:func:`bytes_below`)."""
+    return bytes_below(_path(work_dir, experiment_id, cluster_id))
+
+
+def bytes_below(path: Path) -> int:
+    """The bytes on the disk below a directory, 0 if there is none; files that vanish meanwhile do not count.
 
     By descriptors: its owner exchanges directories for links as it likes, and none is followed.
     """
     total = 0
     try:
-        for _, folders, files, descriptor in os.fwalk(_path(work_dir, experiment_id, cluster_id)):
+        for _, folders, files, descriptor in os.fwalk(path):
             for name in (*folders, *files):
                 with contextlib.suppress(OSError):
                     found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)

@@ -1,6 +1,6 @@
 """A machine that goes away: its leg is told while there is time to store a checkpoint.
 
-SIGTERM is the notice, where the launcher says how many seconds are left then (:attr:`Place.grace_seconds`).
+SIGTERM is the notice, where the launcher says how many seconds are left (:attr:`AgentSide.grace_seconds`).
 The service preempts the allocation, all nodes of a gang. What is not a trial hears of no preemption: its
 process gets the SIGTERM. What has not ended shortly before the seconds are over is killed, so that its end
 can still be told.
@@ -21,7 +21,7 @@ from determined.common.wire import paths
 from determined.common.wire.legs import LegSpec, Notice, going_away
 from determined_tasks.carrier import Carrier
 from determined_tasks.exit_reason import LegResult, infrastructure
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class GoingAway:
     def __init__(
         self,
         spec: LegSpec,
-        place: Place,
+        place: AgentSide,
         start_id: str,
         carrier: Carrier,
         stop: Callable[[LegResult], None],

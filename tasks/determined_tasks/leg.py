@@ -50,7 +50,7 @@ from determined_tasks.identity import IdentityError
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.process_carrier import ForkOptions, ProcessCarrier
 from determined_tasks.supervision import KILL_SIGNAL, LegRecord, heeding, lock
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 
 if TYPE_CHECKING:
     from determined_tasks.gates import Gates
@@ -65,14 +65,14 @@ PORTS = "ports.json"
 FETCH_TRIES = 10
 FETCH_RETRY_SECONDS = (0.2, 20.0)
 
-MakeCarrier = Callable[[LegSpec, Place, Path, LegReporter], Carrier]
+MakeCarrier = Callable[[LegSpec, AgentSide, Path, LegReporter], Carrier]
 
 
 def run_leg(
     leg: LegSpec,
     *,
     work_dir: Path,
-    place: Place | None = None,
+    place: AgentSide | None = None,
     fork: ForkOptions | None = None,
 ) -> LegResult:
     """Runs the leg to its end, as processes of this machine.
@@ -85,7 +85,7 @@ def run_leg(
     (Ctrl-C, a cancelled flow) kills the training process, is reported as ``infrastructure`` and
     raised again.
     """
-    where = place or Place(
+    where = place or AgentSide(
         work_dir=work_dir,
         master=os.environ["DET_MASTER"],
         token=leg.supervisor_token or os.environ["DET_AGENT_TOKEN"],
@@ -107,7 +107,7 @@ def run_leg(
 def supervise(order: Mapping[str, Any]) -> int:
     """Entry point for launchers: a fresh fork becomes a leg's supervisor.
 
-    ``order``: ``spec`` (JSON of a LegSpec), ``place`` (arguments of :class:`Place`), and for processes
+    ``order``: ``spec`` (JSON of a LegSpec), ``place`` (arguments of :class:`AgentSide`), and for processes
     ``base_path`` and ``learn_into`` (a path or None), or for containers ``container`` (arguments of
     ContainerSettings). Or ``allocation``: the directory of a leg whose supervisor is gone, and ``stop``: the
     signal that it was to get, if any. Returns the exit code: 0 when the leg's exit is reported.
@@ -117,7 +117,7 @@ def supervise(order: Mapping[str, Any]) -> int:
     stop = order.get("stop")
     if "allocation" in order:
         order = orjson.loads(Path(order["allocation"], supervision.ORDER).read_bytes())
-    spec, place = LegSpec.from_json(order["spec"]), Place.from_json(order["place"])
+    spec, place = LegSpec.from_json(order["spec"]), AgentSide.from_json(order["place"])
     if "container" in order:
         from determined_tasks.containers.carrier import ContainerCarrier
 
@@ -132,7 +132,7 @@ def supervise(order: Mapping[str, Any]) -> int:
 
 def _run(
     spec: LegSpec,
-    place: Place,
+    place: AgentSide,
     make: MakeCarrier,
     *,
     has_agent: bool = True,
@@ -183,7 +183,7 @@ class Leg:
     def __init__(
         self,
         spec: LegSpec,
-        place: Place,
+        place: AgentSide,
         root: Path,
         make: MakeCarrier,
         service: Session,
@@ -199,7 +199,7 @@ class Leg:
         """The result once the leg was ended from outside; None while it may run."""
         self.ports = ports.Reserved([])
         self.address = ""
-        self._serving: list[ports.Watch | Gates] = []
+        self._serving: list[ports.PortWatch | Gates] = []
         self._doors: Any = None
         self._going: GoingAway | None = None
         self.start_id = start_ids.of_leg(root)
@@ -354,7 +354,7 @@ class Leg:
             return
         # Nobody waits for the thread that uses it.
         link, pids = self.place.session(), listening.pids
-        watch = ports.Watch(
+        watch = ports.PortWatch(
             found,
             listening.address,
             lambda state: self.reporter.port(link, state),

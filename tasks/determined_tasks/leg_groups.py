@@ -1,7 +1,8 @@
 """Control groups of legs: in each the kernel counts, limits and ends what one leg has started.
 
 An agent makes its own folder (its home) where it may, and each leg gets one in it. With version 2 of the
-kernel's interface that is one folder; with version 1 processes and memory have one each.
+kernel's interface that is one folder; with version 1 processes, memory and processor time have one each.
+Without a group for processor time the others hold all the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,17 @@ from determined_tasks.limits import Limits
 
 MOUNT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("pids", "memory")
+CPU = "cpu"
+WEIGHT, MOST_WEIGHT = 100, 10_000
+"""Of processor time, with version 2: the kernel's default, for each of a leg's slots, and its most."""
+SHARES, MOST_SHARES = 1024, 262_144
+"""The same with version 1."""
+HOME_PROCESSES = 4
+"""With version 1 all legs together compete with single processes of the machine: on each processor they get
+as much as this number of them. One process must not get as much as all legs, and the cluster's own must get
+some, too."""
+PERIOD_US = 100_000
+"""Within this time a leg computes as long as it may: the kernel's default."""
 PROBE = "probe"
 END_SECONDS = 10.0
 
@@ -32,7 +44,7 @@ def homes(name: str) -> list[Path]:
     below the nearest above it in which it may. Raises GroupsUnavailable.
     """
     found = []
-    for own, top in _hierarchies():
+    for own, top, required in _hierarchies():
         problem: Exception | None = None
         for place in (own, *own.parents):
             if place.is_relative_to(top) and place.is_dir():
@@ -42,12 +54,22 @@ def homes(name: str) -> list[Path]:
                 except (OSError, subprocess.SubprocessError) as error:
                     problem = problem or error
         else:
-            raise GroupsUnavailable(str(problem or f"there is no {own}"))
+            if required:
+                raise GroupsUnavailable(str(problem or f"there is no {own}"))
     return found
 
 
-def _hierarchies() -> Iterator[tuple[Path, Path]]:
-    """This process's groups that limit processes and memory, each with the top of its hierarchy."""
+def share_cpu(found: Iterable[Path]) -> bool:
+    """True if the groups in these homes divide the processor time."""
+    return any(
+        (home / "cpu.shares").exists() or CPU in _read(home / "cgroup.subtree_control").split()
+        for home in found
+    )
+
+
+def _hierarchies() -> Iterator[tuple[Path, Path, bool]]:
+    """This process's groups that limit processes, memory and processor time, each with the top of its
+    hierarchy; whether legs must have groups there."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError as error:
@@ -57,12 +79,13 @@ def _hierarchies() -> Iterator[tuple[Path, Path]]:
         _, names, path = line.split(":", 2)
         paths.update(dict.fromkeys(names.split(","), path.lstrip("/")))
     tops = []
-    for name in CONTROLLERS:
+    for name in (*CONTROLLERS, CPU):
         # A controller of version 1 has a hierarchy; those of version 2 share the one without a name.
         top, path = (MOUNT / name, paths[name]) if name in paths else (MOUNT, paths.get("", ""))
-        if top not in tops:
+        # Without version 1's there may be a plain folder.
+        if top not in tops and (name != CPU or (top / "cgroup.procs").exists()):
             tops.append(top)
-            yield top / path, top
+            yield top / path, top, name != CPU
 
 
 def _made(home: Path) -> Path:
@@ -72,6 +95,7 @@ def _made(home: Path) -> Path:
         _pass_on(above)
         home.mkdir(exist_ok=True)
         _pass_on(home)
+        _weigh(home)
         _probe(home / PROBE)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -87,6 +111,15 @@ def _pass_on(folder: Path) -> None:
         missing = set(CONTROLLERS) - set(control.read_text().split())
         if missing:
             control.write_text(" ".join(f"+{name}" for name in sorted(missing)))
+        with contextlib.suppress(OSError):
+            control.write_text(f"+{CPU}")
+
+
+def _weigh(home: Path) -> None:
+    shares = home / "cpu.shares"
+    if shares.exists():
+        of_all = SHARES * HOME_PROCESSES * (os.cpu_count() or 1)
+        shares.write_text(str(min(of_all, MOST_SHARES)))
 
 
 def _probe(folder: Path) -> None:
@@ -124,11 +157,11 @@ class LegGroup:
     def of(cls, limits: Limits, allocation_id: str) -> LegGroup:
         return cls([Path(home, allocation_id) for home in limits.homes])
 
-    def make(self, limits: Limits) -> None:
-        """Raises OSError."""
+    def make(self, limits: Limits, slots: int = 0) -> None:
+        """``slots``: those of the leg; its share of the processor time grows with them. Raises OSError."""
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
-            for name, value in _settings(limits):
+            for name, value in _settings(limits, slots):
                 if (folder / name).exists():
                     (folder / name).write_text(value)
 
@@ -217,8 +250,15 @@ def _below(pid: int) -> Iterator[int]:
             left += children
 
 
-def _settings(limits: Limits) -> Iterator[tuple[str, str]]:
+def _settings(limits: Limits, slots: int) -> Iterator[tuple[str, str]]:
     """Of both versions. Without swap beside the memory, which would only make the end slower."""
+    share = max(1, slots)
+    yield "cpu.weight", str(min(WEIGHT * share, MOST_WEIGHT))
+    yield "cpu.shares", str(min(SHARES * share, MOST_SHARES))
+    if limits.cpus is not None:
+        quota_us = int(limits.cpus * PERIOD_US)
+        yield "cpu.max", f"{quota_us} {PERIOD_US}"
+        yield "cpu.cfs_quota_us", str(quota_us)
     yield "pids.max", str(limits.processes)
     if limits.memory is not None:
         for name in ("memory.max", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"):

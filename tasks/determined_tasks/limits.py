@@ -30,14 +30,16 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 @dataclass(frozen=True)
 class Limits:
     """The agent's settings ``limits``, for one leg: ``processes`` with their threads and bytes of ``memory``
-    all together (None: no limit), ``open_files`` of each process. ``homes``: the folders in which each leg
-    gets a control group (:mod:`leg_groups`); without any, other means hold as far as they go.
+    all together (None: no limit), ``open_files`` of each process, ``cpus`` that all of them compute on at
+    once (None: as many as are free). ``homes``: the folders in which each leg gets a control group
+    (:mod:`leg_groups`); without any, other means hold as far as they go, and none holds processor time.
     """
 
     processes: int = PROCESSES
     memory: int | None = None
     open_files: int = OPEN_FILES
     homes: tuple[str, ...] = ()
+    cpus: float | None = None
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Limits:

@@ -135,7 +135,7 @@ def _way(host: str, port: int) -> str:
     return LOOPBACK if address in (where[0], "::1", LOOPBACK) else address
 
 
-class Watch:
+class PortWatch:
     """Checks in a thread if the ports can be reached, and reports each change.
 
     ``report`` may wait for the service. ``pids``: whose listening counts, they and their descendants; None:

@@ -40,7 +40,7 @@ from determined_tasks.mounts import Mounts, MountsError
 from determined_tasks.packages import Packages
 from determined_tasks.streams import Streams
 from determined_tasks.supervision import LegRecord, ProcessName
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ProcessCarrier(Carrier):
     def __init__(
         self,
         spec: LegSpec,
-        place: Place,
+        place: AgentSide,
         root: Path,
         reporter: LegReporter,
         fork: ForkOptions | None,
@@ -176,7 +176,7 @@ class ProcessCarrier(Carrier):
         self._start = plan
         self._oom_before = exit_reason.oom_kills()
         if self._limits is not None:
-            self._group.make(self._limits)
+            self._group.make(self._limits, len(spec.slot_ids))
         self._user = process.start(
             plan,
             env=env,
@@ -321,7 +321,7 @@ class ProcessCarrier(Carrier):
         from determined_tasks import beside, doors
 
         main = doors.main_variable(self._started().pid, self.spec.entrypoint)
-        entry = beside.Entry(
+        entry = beside.ProcessEntry(
             {**self._env, **main},
             self._workdir,
             self._context,

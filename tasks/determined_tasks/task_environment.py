@@ -33,7 +33,7 @@ NOT_INHERITED = ("DET_", "PREFECT_")
 
 
 @dataclass(frozen=True)
-class Place:
+class AgentSide:
     """The agent's side of a leg's environment.
 
     ``token``: what the supervisor shows the service, good for its allocation alone; the agents' own where the
@@ -67,7 +67,7 @@ class Place:
     grace_seconds: float | None = None
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Place:
+    def from_json(cls, given: Mapping[str, Any]) -> AgentSide:
         """From its arguments in JSON. Those of an agent of a newer release, whose tasks' image is older, may
         be more than are known here."""
         known = {one.name for one in fields(cls)} | {"agent_token"}
@@ -91,7 +91,7 @@ class Place:
 
 
 def build(
-    spec: LegSpec, place: Place, context: ContextDir, account: Identity | None = None
+    spec: LegSpec, place: AgentSide, context: ContextDir, account: Identity | None = None
 ) -> dict[str, str]:
     """The whole environment: the agent's, the platform's ``DET_*``, then the user's own variables.
 
@@ -129,7 +129,7 @@ def build(
     return {key: value for key, value in env.items() if len(value) <= LONGEST_VARIABLE}
 
 
-def _devices(spec: LegSpec, place: Place) -> list[str]:
+def _devices(spec: LegSpec, place: AgentSide) -> list[str]:
     """The leg's GPUs as CUDA names them."""
     uuids = place.device_uuids or {}
     named = [uuids[slot] for slot in spec.slot_ids if uuids.get(slot)]
@@ -157,7 +157,7 @@ def work_dir(spec: LegSpec, account: Identity | None, default: Path) -> Path:
 
 
 def variables(
-    spec: LegSpec, place: Place, workdir: Path, run_dir: Path, resources_type: str = "process"
+    spec: LegSpec, place: AgentSide, workdir: Path, run_dir: Path, resources_type: str = "process"
 ) -> dict[str, str]:
     """The platform's ``DET_*``, and what keeps libraries from reporting their use.
 
@@ -170,14 +170,14 @@ def variables(
     return found
 
 
-def threads(spec: LegSpec, place: Place) -> int:
+def threads(spec: LegSpec, place: AgentSide) -> int:
     """The task's share of the cores. Without it every trial computes with as many threads as there are
     cores, and trials side by side wait for each other's."""
     return max(1, len(os.sched_getaffinity(0)) * len(spec.slot_ids) // place.slots)
 
 
 def _task_variables(
-    spec: LegSpec, place: Place, workdir: Path, run_dir: Path, resources_type: str
+    spec: LegSpec, place: AgentSide, workdir: Path, run_dir: Path, resources_type: str
 ) -> dict[str, str]:
     url = urlsplit(place.master)
     tls = url.scheme == "https"
@@ -223,7 +223,7 @@ def _trial_variables(spec: LegSpec) -> dict[str, str]:
     return variables
 
 
-def _mlflow_variables(spec: LegSpec, place: Place) -> dict[str, str]:
+def _mlflow_variables(spec: LegSpec, place: AgentSide) -> dict[str, str]:
     """By which MLflow's client logs to the trial's own run, with the trial's own rights.
 
     None of them where the user names another server: it must not be sent this cluster's token.
@@ -250,7 +250,7 @@ def has_met(run_dir: Path, nodes: int) -> bool:
         return False
 
 
-def write_info_files(spec: LegSpec, place: Place, run_dir: Path) -> None:
+def write_info_files(spec: LegSpec, place: AgentSide, run_dir: Path) -> None:
     """``<run_dir>/info/*.json``: the keys are the arguments of ``ClusterInfo`` and its parts; and the
     cluster's startup hook, if there is one.
 

@@ -129,7 +129,9 @@ class World:
         self.small_disk = _mount(self.storage)
         given = self.folder / "pools.yaml"
         given.write_text(CONFIGURATION)
-        state = cluster_up(self.data_dir, plan.Wishes(config=str(given)), components=COMPONENTS)
+        state = cluster_up(
+            self.data_dir, plan.ClusterOptions(config=str(given)), components=COMPONENTS
+        )
         self.state = state
         env = {
             name: value

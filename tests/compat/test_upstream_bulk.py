@@ -53,3 +53,37 @@ show(found)
     assert found["archive"] == both
     assert found["again"] == {}
     assert found["archived"] is True
+
+
+def test_runs(upstream: UpstreamClient, submitted: Submitted) -> None:
+    script = """
+import json
+from determined.common.api import bindings
+
+session = client.get_experiment(int(args[0]))._session
+field = {"kind": "field", "columnName": "experimentId", "operator": "=", "value": int(args[0])}
+filter = json.dumps({"filterGroup": {"kind": "group", "conjunction": "and", "children": [field]}})
+body = bindings.v1SearchRunsRequest(filter=filter, sort="id=asc", limit=10)
+answer = bindings.post_SearchRuns(session, body=body)
+ids = [run.id for run in answer.runs]
+given = bindings.v1ArchiveRunsRequest(projectId=1, runIds=ids[:1])
+columns = bindings.get_GetProjectColumns(session, id=1).columns
+activity = bindings.v1PostUserActivityRequest(
+    activityType=bindings.v1ActivityType.GET, entityId=1, entityType=bindings.v1EntityType.PROJECT)
+bindings.post_PostUserActivity(session, body=activity)
+show({
+    "runs": [run.to_json() for run in answer.runs],
+    "total": answer.pagination.total,
+    "archived": [one.error for one in bindings.post_ArchiveRuns(session, body=given).results],
+    "columns": [one.column for one in columns],
+    "recent": [one.id for one in bindings.get_GetProjectsByUserActivity(session, limit=3).projects],
+})
+"""
+    found = upstream.sdk(script, submitted.id)
+    assert (len(found["runs"]), found["total"]) == (2, 2)
+    run = found["runs"][0]
+    assert run["state"] == "STATE_COMPLETED"
+    assert run["experiment"]["isMultitrial"] is True
+    assert "is part of a search" in found["archived"][0]
+    assert {"id", "startTime"} < set(found["columns"])
+    assert found["recent"] == [1]

@@ -106,8 +106,11 @@ def test_the_cluster(upstream: UpstreamClient, cluster: LocalCluster) -> None:
     assert upstream.det("user", "whoami").stderr == said.stderr == ""
     (agent,) = upstream.json("agent", "list")
     assert (agent["num_slots"], agent["enabled"], agent["resource_pools"]) == (2, True, "default")
-    absent = upstream.det("master", "cluster-message", "get", code=1).stderr
-    assert "messages to all users are not kept; tell them in another way" in absent
+    assert yaml.safe_load(upstream.det("master", "cluster-message", "get").stdout) == {
+        "clusterMessage": None
+    }
+    told = upstream.det("master", "cluster-message", "set", "-m", "x", "-d", "1h", code=1).stderr
+    assert "only an administrator may set the message of the cluster" in told
     slots = upstream.json("slot", "list")
     assert [(slot["slot_id"], slot["type"]) for slot in slots] == [("0", "cpu"), ("1", "cpu")]
 

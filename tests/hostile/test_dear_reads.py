@@ -12,7 +12,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -190,6 +190,34 @@ async def test_pieces_of_answers_have_a_bound_for_each_and_for_all() -> None:
     done.set()
     await asyncio.gather(a, b)
     await asyncio.create_task(hold("c", 2 * mib, done))
+
+
+async def test_one_answer_at_a_time_makes_a_step_and_others_have_their_turn() -> None:
+    """Gains: log lines of a megabyte that are not UTF-8, read eight times, hold up everybody's requests for
+    seconds."""
+    places = InFlight(limits.MIB, limits.MIB, patience_s=TIMEOUT_S)
+    done: list[str] = []
+
+    def steps(name: str) -> Iterator[bytes]:
+        for _ in range(5):
+            done.append(name)
+            yield name.encode()
+
+    async def make(name: str) -> bytes:
+        return b"".join([piece async for piece in places.made(steps(name))])
+
+    async def other() -> None:
+        while True:
+            done.append("other")
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    assert await asyncio.gather(*map(make, "abcd")) == [name.encode() * 5 for name in "abcd"]
+    beside.cancel()
+    made = "".join(name[:1] for name in done).strip("o")
+    # Between two steps the rest of the service goes on, and no answer makes two while another waits.
+    assert not re.search("[a-d][a-d]", made)
+    assert made.replace("o", "") == "abcd" * 5
 
 
 async def test_slow_clients_make_room_for_waiting_ones(monkeypatch: pytest.MonkeyPatch) -> None:

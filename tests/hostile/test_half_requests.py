@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 from starlette.applications import Starlette
@@ -12,14 +14,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from determined_service.proxy import lobby
+from determined_service.base.trusted_proxies import TrustedProxies
+from determined_service.proxy import lobby, server
 from determined_service.proxy.http_protocol import HttpProtocol
 from determined_service.proxy.lobby import Lobby
 from tests.hostile.servers import serving
-from tests.waiting import until_async
+from tests.waiting import TIMEOUT_S, until_async
 
 HELLO = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 MOST = 50
+FEW = 10
 
 
 async def answer(request: Request) -> Response:
@@ -111,6 +115,116 @@ async def test_a_request_is_served_despite_idle_connections(
     assert not _has_ended(held[-1][0])
     for _, writer in held:
         writer.close()
+
+
+@pytest.fixture
+def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The server takes the next connection as if it came from the first of these addresses."""
+    found: list[str] = []
+    monkeypatch.setattr(
+        lobby, "counted_address", lambda sock, trusted: found[0] if found else "other"
+    )
+    monkeypatch.setattr(HttpProtocol, "_most_of_address", lambda self: FEW)
+    return found
+
+
+async def test_one_address_cannot_end_the_connections_of_others(
+    port: int, monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    """Gains: the connections of everybody else end, those of agents and people that wait for their next
+    request."""
+    monkeypatch.setattr(lobby, "HEAD_S", 3600)
+    addresses[:] = ["victim"]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HELLO)
+    assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+    addresses[:] = ["attacker"]
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4 * MOST)]
+    for _, one in held:
+        one.write(HELLO[:20])
+    gone = [one for one, _ in held[:-FEW]]
+    await until_async("the attacker's own have gone", lambda: all(map(_has_ended, gone)))
+    assert not any(_has_ended(one) for one, _ in held[-FEW:])
+    # The victim's, silent for the longest time, is still there, and the attacker is served as well.
+    await reader.read(2)
+    writer.write(HELLO)
+    assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+    closing = HELLO.replace(b"Host: a\r\n", b"Host: a\r\nConnection: close\r\n")
+    assert b"200 OK" in await ask(port, closing)
+    for one in (writer, *(one for _, one in held)):
+        one.close()
+
+
+class _Ends:
+    """A socket with these two ends."""
+
+    def __init__(self, peer: object, own: object) -> None:
+        self._peer, self._own = peer, own
+
+    def getpeername(self) -> object:
+        return self._peer
+
+    def getsockname(self) -> object:
+        return self._own
+
+
+@pytest.mark.parametrize(
+    ("peer", "found"),
+    [
+        ("198.51.100.7", "198.51.100.7"),
+        ("::ffff:198.51.100.7", "198.51.100.7"),
+        # One machine chooses freely in its network.
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("127.0.0.1", ""),
+        ("::1", ""),
+        # This machine by its other address, and a proxy with all people behind it.
+        ("192.0.2.1", ""),
+        ("203.0.113.9", ""),
+    ],
+)
+def test_whose_connections_are_counted(peer: str, found: str) -> None:
+    trusted = TrustedProxies(["203.0.113.0/24"])
+    ends = cast("socket.socket", _Ends((peer, 5000), ("192.0.2.1", 8080)))
+    assert lobby.counted_address(ends, trusted) == found
+    assert lobby.counted_address(cast("socket.socket", _Ends("", "/run/socket")), trusted) == ""
+
+
+async def test_one_address_cannot_take_all_connections_to_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gains: no other client reaches a task, by connections to the proxy without a login."""
+    monkeypatch.setattr(server, "counted_address", lambda sock, trusted: "attacker")
+    given, taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    service, questions = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=questions)
+    proxy = server.Proxy(server.Sockets(taken), writer, {"connections": 2})
+    asyncio.get_running_loop().add_reader(taken.fileno(), proxy.take)
+    giving = server.Sockets(given)
+
+    async def visit() -> socket.socket:
+        mine, its = socket.socketpair()
+        mine.setblocking(False)
+        giving.give(its, b"GET /proxy/")
+        return mine
+
+    async def answer(one: socket.socket) -> bytes:
+        return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(one, 4096), TIMEOUT_S)
+
+    held = [await visit(), await visit()]
+    refused = await answer(await visit())
+    assert refused.startswith(b"HTTP/1.1 503") and b"quotas.connections" in refused
+    held[0].close()
+    await until_async("its place is free", lambda: proxy._of_address["attacker"] == 1)
+    held.append(await visit())
+    await until_async("it is taken", lambda: proxy._of_address["attacker"] == 2)
+    # An administrator may raise it while the proxy runs.
+    proxy.answered(b'{"connections": 3}')
+    held.append(await visit())
+    await until_async("there is another place", lambda: proxy._of_address["attacker"] == 3)
+    asyncio.get_running_loop().remove_reader(taken.fileno())
+    for one in (*held[1:], given, taken, service):
+        one.close()
+    writer.close()
 
 
 async def test_a_connection_that_is_kept_open_serves_again(port: int) -> None:

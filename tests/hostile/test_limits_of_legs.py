@@ -1,10 +1,12 @@
-"""Trials that take all processes or all memory of their machine. Gains: the end of others' work.
+"""Trials that take all processes, memory or processor time of their machine. Gains: the end of others' work.
 
-Each runs beside a neighbour, with control groups where this machine lets them be made, and without.
+Each runs beside a neighbour, with control groups where this machine lets them be made, and without. Each mend
+was taken back once, and its test failed (docs/inside/security.md, red runs).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -52,6 +54,17 @@ while True:
         pass
 """
 """All of its processes fork, each in a session of its own, and none ever gives up."""
+
+BUSY = """
+import os
+os.sched_setaffinity(0, [PROCESSOR])
+for _ in range(PROCESSES - 1):
+    if os.fork() == 0:
+        os.setsid()
+        break
+while True:
+    pass
+"""
 
 LEAVES = """
 import os, time
@@ -209,6 +222,67 @@ def test_a_memory_hog_ends_its_own_trial(
     assert ended["kind"] == "exited", ended
     assert ended["reason"].startswith("out of memory, by the limit of 192 MiB of each leg"), ended
     assert processes_of(people[0].pw_uid) == []
+
+
+@pytest.fixture
+def sharing(homes: list[Path]) -> dict[str, Any]:
+    """Limits by which legs share the processor time."""
+    if not leg_groups.share_cpu(homes):
+        pytest.skip("no control groups for processor time can be made here")
+    return asdict(Limits(PROCESSES, MEMORY, 128, tuple(map(str, homes))))
+
+
+def busy(processes: int) -> str:
+    """A program that computes in this number of processes and sessions, on one processor."""
+    processor = min(os.sched_getaffinity(0))
+    return BUSY.replace("PROCESSES", str(processes)).replace("PROCESSOR", str(processor))
+
+
+def seconds_of(uid: int) -> float:
+    """Processor time of what runs under an account."""
+    found = 0.0
+    for pid in processes_of(uid):
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            found += times.user + times.system
+    return found
+
+
+def test_many_processes_get_no_more_processor_time_than_a_neighbours_one(
+    legs: LegRunner, service: FakeService, sharing: dict[str, Any], people: list[pwd.struct_passwd]
+) -> None:
+    """The machine's processor time: a process of each other leg would get one part in 25."""
+    hog, victim = (one.pw_uid for one in people)
+    processes = [
+        start(legs, "c.1", busy(24), sharing, hog),
+        start(legs, "c.2", busy(1), sharing, victim),
+    ]
+    until("both compute", lambda: min(seconds_of(hog), seconds_of(victim)) > 0.5)
+    before = seconds_of(hog), seconds_of(victim)
+    until("they have computed", lambda: seconds_of(hog) - before[0] > 2)
+    assert seconds_of(victim) - before[1] > 1
+    for process in processes:
+        process.send_signal(signal.SIGUSR1)
+    for process in processes:
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_leg_computes_no_longer_than_it_may(
+    legs: LegRunner, service: FakeService, sharing: dict[str, Any], people: list[pwd.struct_passwd]
+) -> None:
+    """The machine's processor time, where nobody else computes just now."""
+    process = start(legs, "c.3", busy(1), sharing | {"cpus": 0.25}, people[0].pw_uid)
+    group = LegGroup.of(Limits.from_json(sharing), "c.3")
+
+    def is_held() -> bool:
+        files = (folder / "cpu.stat" for folder in group.folders)
+        lines = (file.read_text().splitlines() for file in files if file.exists())
+        counted = dict(line.split() for found in lines for line in found)
+        return int(counted.get("nr_throttled", 0)) > 2
+
+    until("it has met its limit", is_held)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(TIMEOUT_S) == 0
 
 
 def test_a_process_has_a_limit_of_open_files_and_ends_before_the_cluster(

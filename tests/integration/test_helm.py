@@ -297,6 +297,55 @@ def test_several_processes_of_the_service_are_kept_apart_and_one_stays() -> None
     assert (budget["apiVersion"], old["apiVersion"]) == ("policy/v1", "policy/v1beta1")
 
 
+@pytest.mark.parametrize(
+    ("values", "source"),
+    [
+        ("production", {"secret": {"secretName": "postgres-ca", "key": "ca.crt"}}),
+        ("several", {"configMap": {"name": "company-authorities", "key": "bundle.pem"}}),
+    ],
+)
+def test_who_speaks_to_a_postgres_with_tls_has_the_certificate_of_its_authority(
+    values: str, source: Json
+) -> None:
+    objects = rendered(CHART / f"ci/{values}-values.yaml")
+    ((kind, wanted),) = source.items()
+    seen = set()
+    for name, spec in pods(objects):
+        (container,) = spec["containers"]
+        volumes = {one["name"]: one for one in spec["volumes"]}
+        env = {one["name"]: one["value"] for one in container["env"]}
+        assert ("db-cert" in volumes) is ("PGSSLROOTCERT" in env), name
+        if "db-cert" not in volumes:
+            continue
+        seen.add(name.removeprefix("r-determined-prefect"))
+        mounted = dict(volumes["db-cert"][kind])
+        assert mounted.pop("items") == [{"key": wanted["key"], "path": "root.crt"}]
+        assert mounted.items() >= {k: v for k, v in wanted.items() if k != "key"}.items()
+        mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+        assert env["PGSSLROOTCERT"] == f"{mounts['db-cert']}/root.crt"
+    assert seen == {"", "-prefect", "-migration"}
+    assert not any("db-cert" in str(spec) for _, spec in pods(rendered()))
+
+
+def test_several_of_each_are_kept_apart_and_one_stays() -> None:
+    objects = rendered(CHART / "ci/several-values.yaml")
+    budgets = {one["metadata"]["name"] for one in of_kind(objects, "PodDisruptionBudget")}
+    assert budgets == {"r-determined-prefect", "r-determined-prefect-prefect"}
+    for name in budgets:
+        (one,) = [
+            each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == name
+        ]
+        assert one["spec"]["replicas"] == 2
+        affinity = one["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
+        (rule,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+        labels = rule["podAffinityTerm"]["labelSelector"]["matchLabels"]
+        assert labels.items() <= one["spec"]["template"]["metadata"]["labels"].items()
+    # An agent is one per pool, however many there are of the others.
+    assert [
+        one["spec"]["replicas"] for one in of_kind(objects, "Deployment", "-agent-default")
+    ] == [1]
+
+
 def test_several_processes_of_prefects_server_have_a_redis_between_them() -> None:
     objects = rendered(CHART / "ci/traefik-values.yaml")
     (server,) = of_kind(objects, "Deployment", "-prefect-prefect")
@@ -409,6 +458,10 @@ def test_migrations_run_before_an_upgrade_and_at_no_other_time() -> None:
         ),
         ({"ingress": {"enabled": True}}, "ingress.host: the name"),
         ({"db": {"hostAddress": "x"}}, "db.password: of db.user"),
+        (
+            {"db": {"hostAddress": "x", "password": "secret", "sslMode": "verify-full"}},
+            "db.sslMode: verify-full needs the certificate of the authority",
+        ),
         ({"checkpointStorage": {"type": "shared_fs", "hostPath": "/c"}}, "baseline forbids"),
         ({"prefect": {"replicas": 2}}, "prefect.replicas: 2 processes"),
         ({"prefect": {"redis": {"url": "http://x"}}}, "does not match pattern"),

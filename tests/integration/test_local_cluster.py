@@ -19,8 +19,8 @@ import psycopg
 import pytest
 
 from determined_deployments.local import (
+    ClusterOptions,
     ComponentFailed,
-    Wishes,
     cluster_down,
     cluster_status,
     cluster_up,
@@ -309,7 +309,7 @@ def test_external_server(data, outside):
         for name in databases.NAMES:
             connection.execute(f"DROP DATABASE {name}")
     second = outside / "second"
-    state = cluster_up(second, Wishes(db_url=url), components=POSTGRES)
+    state = cluster_up(second, ClusterOptions(db_url=url), components=POSTGRES)
     assert query(state, "SELECT current_database()") == [("determined",)]
     assert not (second / "postgres").exists()
     cluster_down(second, delete_db=True)

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from determined_registry.database.tables import searches
 from determined_service.base.settings import Settings
 from determined_service.plots import links
-from determined_service.plots.model import Outcome
+from determined_service.plots.model import PlottedOutcome
 from determined_service.plots.queries import NoSuchExperiment, read_search
 from tests.integration.browser import open_browser
 from tests.integration.prefect_server import Prefect
@@ -75,10 +75,10 @@ async def test_values_read_for_a_page(world: World, database_url: str) -> None:
     search = read_search(database_url, leg.experiment_id, "http://prefect")
     assert search.ladders == [(1, 4, 16)]
     first, second, third = search.trials
-    assert (first.outcome, first.metric, first.best_steps) == (Outcome.RUNNING, 0.25, 8)
+    assert (first.outcome, first.metric, first.best_steps) == (PlottedOutcome.RUNNING, 0.25, 8)
     assert (first.validations, first.not_finite, first.bracket, first.target) == (3, 1, 0, 16)
-    assert (second.outcome, second.reached) == (Outcome.STOPPED, 4)
-    assert (third.outcome, third.metric, third.bracket) == (Outcome.WAITING, None, None)
+    assert (second.outcome, second.reached) == (PlottedOutcome.STOPPED, 4)
+    assert (third.outcome, third.metric, third.bracket) == (PlottedOutcome.WAITING, None, None)
     curves = {
         trial: [(point.x, point.y) for point in points] for trial, points in search.curves.items()
     }
@@ -160,6 +160,21 @@ async def test_access_to_the_page(
     for wrong in (other, f"{link}x", link[:-1]):
         assert (await anonymous.get(httpx.URL(wrong).path)).status_code == 403
     assert (await anonymous.post(httpx.URL(link).path)).status_code == 405
+
+
+async def test_the_numbers_of_its_figures(world: World, user: httpx.AsyncClient) -> None:
+    leg = await halving(world)
+    for index in range(12):
+        trial = {"hparams": {"lr": index / 12}, "searcher_metric_value": (index - 6) ** 2}
+        await world.trial(leg.experiment_id, **trial)
+    answer = await user.get(f"/api/v1/experiments/{leg.experiment_id}/analysis")
+    found = answer.json()
+    assert [one["name"] for one in found["importance"]] == ["lr"]
+    assert found["importance"][0]["share"] == pytest.approx(1)
+    (table,) = found["rungs"]
+    assert [rung["length"] for rung in table["rungs"]] == [1, 4, 16]
+    assert found["unit"] == "batches"
+    assert (await user.get("/api/v1/experiments/999/analysis")).status_code == 404
 
 
 SCRIPT = """

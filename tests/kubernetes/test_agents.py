@@ -48,7 +48,7 @@ def test_a_namespace_is_deleted(
         truth = Truth(cluster, other, tmp_path)
         truth.begun()
     # It is gone.
-    words = f"no Job can be made in namespace '{other.namespace}'"
+    words = f"namespace '{other.namespace}' does not exist"
     until("its log says so", lambda: words in truth.log(), show=started[0].log)
     until("its leg went back", lambda: "UNPLACED" in truth.states())
     assert words in truth.described()
@@ -62,7 +62,8 @@ def test_a_namespace_is_deleted(
 def test_an_agent_is_started_twice(
     cluster: LocalCluster, target: Target, started: list[Agent], tmp_path: Path
 ) -> None:
-    """On two machines, say: on one, `det agent start` refuses it. Neither disturbs what the other began."""
+    """On one host, where the second is taken for the first one's successor; `det agent start` refuses it.
+    Neither disturbs what the other began."""
     started.append(Agent(cluster, target, "kube-twice"))
     truth = Truth(cluster, target, tmp_path)
     pod = truth.begun()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import signal
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from determined_deployments.agent.launchers.kubernetes import labels
+from determined_deployments.agent.launchers.kubernetes.worker import FINISHED_JOB_TTL_S
 from determined_deployments.local import state as states
 from determined_deployments.local.layout import Layout
 from tests.kubernetes.agents import POOL, POOLS, Agent
@@ -153,6 +157,21 @@ def test_a_users_run_is_a_job(prefect: Prefect, agent: Agent, target: Target) ->
     assert job["spec"]["template"]["spec"]["containers"][0]["image"].startswith(
         "prefecthq/prefect:"
     )
+    # By which the chart's hook after an uninstall finds it.
+    assert job["metadata"]["labels"][labels.WORKER] == "kube-flows"
+    # No variable stands in the Job: Prefect's password is among them.
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    password = prefect.env["PREFECT_API_AUTH_STRING"]
+    assert container["env"] == [] and password not in json.dumps(job)
+    (secret,) = [
+        one for one in target.list("secrets") if RUN_LABEL in (one["metadata"].get("labels") or {})
+    ]
+    assert container["envFrom"] == [{"secretRef": {"name": secret["metadata"]["name"]}}]
+    assert base64.b64decode(secret["data"]["PREFECT_API_AUTH_STRING"]).decode() == password
+    (owner,) = secret["metadata"]["ownerReferences"]
+    assert owner["uid"] == job["metadata"]["uid"]
+    # It goes after a day, and its Secret with it.
+    assert job["spec"]["ttlSecondsAfterFinished"] == FINISHED_JOB_TTL_S == 86_400
     prints(prefect, run, "greeting None")
     until("its pod has ended", lambda: pods_of(target, run), equals=[])
 
@@ -165,6 +184,7 @@ def test_what_is_changed_in_the_pools_template_reaches_the_job(
     target.standin.do(lambda cluster: cluster.add_namespace("others"))
     template = prefect.ask("GET", f"/work_pools/{POOL}")["base_job_template"]
     given = template["variables"]["properties"]
+    before = {name: dict(one) for name, one in given.items()}
     given["image"]["default"] = "registry.example.com/flows:1"
     given["namespace"]["default"] = "others"
     given["env"]["default"] = {"GREETING": "from the pool"}
@@ -176,15 +196,13 @@ def test_what_is_changed_in_the_pools_template_reaches_the_job(
         run = prefect.start(deployment)
         until_state(prefect, run, "Completed", agent)
     finally:
-        for name in ("image", "namespace", "env", "finished_job_ttl"):
-            given[name].pop("default")
+        given.update(before)
         prefect.ask("PATCH", f"/work_pools/{POOL}", change)
     assert jobs(target, run) == []
     (job,) = jobs(target, run, "others")
     assert job["spec"]["ttlSecondsAfterFinished"] == 60
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example.com/flows:1"
-    assert {"name": "GREETING", "value": "from the pool"} in container["env"]
     prints(prefect, run, "greeting from the pool")
 
 

@@ -250,6 +250,25 @@ async def test_a_leg_that_waits_for_a_quota_goes_back_or_is_killed(
         assert (found.signal, found.reason) == (signal.SIGUSR1, "ended before its process ran")
 
 
+async def test_a_namespace_that_is_missing_is_named_with_the_remedy(
+    standin: StandIn, tmp_path: Path
+) -> None:
+    async with agent_of(standin, tmp_path, namespace="gone", unplaced_after=1.0) as agent:
+        ended = await agent.end(await agent.start(agent.job("7.a.1")))
+        assert ended.kind is ExitKind.UNPLACED
+        assert ended.reason == (
+            "namespace 'gone' does not exist (namespaces \"gone\" not found): an administrator of the cluster"
+            " makes it (kubectl create namespace gone), or names another one in the settings of the agent"
+            " (kubernetes.namespace)"
+        )
+        # It goes on when the namespace is there.
+        again = await agent.start(agent.job("7.a.2"))
+        standin.do(lambda cluster: cluster.add_namespace("gone"))
+        await until_async("it has begun", lambda: agent.has_begun("7.a.2"))
+        await agent.launcher.signal(again.running, signal.SIGKILL)
+        await agent.end(again)
+
+
 @pytest.mark.parametrize("plural", ["jobs", "pods"])
 async def test_what_a_webhook_refuses_is_not_tried_again(
     standin: StandIn, tmp_path: Path, plural: str

@@ -164,7 +164,7 @@ def test_half_a_gang_without_room_goes_back_whole(
                 tmp_path, GANG.replace(*FAST), train_py=GANG_SCRIPT.read_text()
             )
             log = lambda: cluster.det("e", "logs", str(experiment), check=False).stdout  # noqa: E731
-            words = "there was no room for it: "
+            words = "its agent's cluster did not place it: "
             until("the whole gang is back in the queue", lambda: words in log(), show=gangs.log)
             until("no node of it is left", target.left, equals=[])
             (trial,) = cluster.trials(experiment)

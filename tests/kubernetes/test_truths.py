@@ -198,7 +198,7 @@ def test_a_webhook_that_refuses(begin: Callable[..., Truth], target: Target, plu
 def test_unschedulable_goes_back_to_the_queue(begin: Callable[..., Truth], target: Target) -> None:
     # The agent has free slots; only Kubernetes finds no room.
     truth = begin("environment: {pod_spec: {spec: {nodeSelector: {disk: fast}}}}\n")
-    words = "there was no room for it: 0/"
+    words = "its agent's cluster did not place it: 0/"
     until("the scheduler's words are in the log", lambda: words in truth.log())
     assert words in truth.described()
     with fast_disks(target):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from determined.cli.init import TEMPLATES
+from determined.common.examples import EXAMPLES
 from tests.wheels import ROOT, ours
 
 
@@ -53,7 +53,7 @@ def test_files_that_runs_need_besides_code_exist(names: set[str]) -> None:
     assert any(
         name.startswith("determined_registry/database/migrations/versions/") for name in names
     )
-    for template in TEMPLATES.values():
+    for template in EXAMPLES.values():
         assert {f"determined/examples/{template.folder}/{file}" for file in template.files} <= names
 
 

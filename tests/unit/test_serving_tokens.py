@@ -116,8 +116,8 @@ def test_each_flow_that_asks_the_service_is_known_by_its_entrypoint() -> None:
 
 def test_an_order_of_the_release_before_is_read() -> None:
     """A supervisor of a container that was killed is followed by one of the release of the agent by then."""
-    from determined_tasks.task_environment import Place
+    from determined_tasks.task_environment import AgentSide
 
     given = {"work_dir": "/w", "master": "http://m", "agent_id": "a"}
-    assert Place.from_json({**given, "agent_token": "secret"}).token == "secret"
-    assert Place.from_json({**given, "token": "own", "newer": 1}).token == "own"
+    assert AgentSide.from_json({**given, "agent_token": "secret"}).token == "secret"
+    assert AgentSide.from_json({**given, "token": "own", "newer": 1}).token == "own"

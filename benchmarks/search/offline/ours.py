@@ -6,7 +6,7 @@ import math
 from collections import deque
 from typing import Any
 
-from benchmarks.search.offline.simulator import Decision, Exit, Job
+from benchmarks.search.offline.simulator import Decision, EndReason, Job
 from benchmarks.search.offline.space import Config, Param
 from benchmarks.search.offline.tasks import MAX_EPOCHS, Task
 from determined_searchers import (
@@ -110,10 +110,10 @@ class Search:
         self.close(reporting)
         return Decision.STOP
 
-    def exited(self, trial: int, reason: Exit) -> None:
+    def exited(self, trial: int, reason: EndReason) -> None:
         leaving = self.trials[trial]
         leaving.target = None
-        why = ExitReason.INVALID_HP if reason is Exit.INVALID else ExitReason.ERRORED
+        why = ExitReason.INVALID_HP if reason is EndReason.INVALID else ExitReason.ERRORED
         self.carry_out(self.searcher.handle(TrialExitedEarly(leaving.request_id, why)))
         leaving.busy = False
         self.close(leaving)

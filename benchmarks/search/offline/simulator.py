@@ -26,7 +26,7 @@ class Decision(Enum):
     PAUSE = "pause"
 
 
-class Exit(Enum):
+class EndReason(Enum):
     """Why a trial ended by itself."""
 
     CRASHED = "crashed"
@@ -56,7 +56,7 @@ class Tool(Protocol):
         """``trial`` has this loss after ``epoch`` epochs in all; called for each epoch."""
         ...
 
-    def exited(self, trial: int, reason: Exit) -> None:
+    def exited(self, trial: int, reason: EndReason) -> None:
         """``trial`` ended by itself; it reports no more."""
         ...
 
@@ -167,7 +167,7 @@ class _Simulation:
         outcome = trial.outcome
         if outcome.invalid or outcome.fails_at == trial.epoch + 1:
             start = time.thread_time()
-            self.tool.exited(number, Exit.INVALID if outcome.invalid else Exit.CRASHED)
+            self.tool.exited(number, EndReason.INVALID if outcome.invalid else EndReason.CRASHED)
             self.result.tool_seconds += time.thread_time() - start
             return False
         loss = outcome.losses[trial.epoch]

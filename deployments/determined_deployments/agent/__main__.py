@@ -15,6 +15,7 @@ KUBECONFIG = "KUBECONFIG"
 IN_POD = "KUBERNETES_SERVICE_HOST"
 """What Kubernetes sets in pods."""
 OBSERVED = "PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES"
+VARIABLES_ARE_SECRET = "PREFECT_INTEGRATIONS_KUBERNETES_WORKER_STORE_ENV_AS_SECRET"
 
 
 def main() -> None:
@@ -29,7 +30,7 @@ def main() -> None:
     if config.prefect_auth:
         os.environ[PREFECT_PASSWORD] = config.prefect_auth.get_secret_value()
     if config.is_on_kubernetes:
-        _name_the_cluster(config)
+        _prepare_prefect(config)
     from determined_deployments.agent.agent import AgentRefused, run_agent
     from determined_deployments.agent.launchers import built_in
     from determined_deployments.agent.launchers.base import Unusable
@@ -50,15 +51,20 @@ def main() -> None:
         raise SystemExit(1) from None
 
 
-def _name_the_cluster(config: AgentConfig) -> None:
-    """Prefect's worker and its observer look for the cluster when they are imported, in the environment; the
-    account of a pod comes first there, and here it is the last resort."""
+def _prepare_prefect(config: AgentConfig) -> None:
+    """Names the cluster to Prefect, and has it keep passwords out of Jobs.
+
+    Prefect's worker and its observer look for the cluster when they are imported, in the environment; the
+    account of a pod comes first there, and here it is the last resort.
+    """
     if config.kubernetes.kubeconfig is not None:
         os.environ[KUBECONFIG] = str(config.kubernetes.kubeconfig)
     if KUBECONFIG in os.environ:
         os.environ.pop(IN_POD, None)
     # There the observer sees that a flow run's Job has crashed.
     os.environ.setdefault(OBSERVED, config.kubernetes.namespace)
+    # Among the variables of a flow run's Job is Prefect's password.
+    os.environ.setdefault(VARIABLES_ARE_SECRET, "true")
 
 
 if __name__ == "__main__":

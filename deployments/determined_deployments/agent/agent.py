@@ -121,7 +121,7 @@ class Agent:
         await launcher.ready()
         backoff = Backoff(*RETRY_SECONDS)
         outage = Outage("the service", logger)
-        watch = programs.Watch(launcher.missing_programs)
+        watch = programs.ProgramWatch(launcher.missing_programs)
         while True:
             try:
                 if not self._registered.is_set():
@@ -137,7 +137,7 @@ class Agent:
                     HEARTBEAT_S,
                     VERSION,
                     experiments.known(),
-                    experiments.untold_sizes(),
+                    experiments.untold_sizes(legs.running),
                     watch.untold(),
                 )
                 work = await service.work(self._config.agent_id, request)
@@ -206,7 +206,7 @@ class Agent:
             logger.info("not signed off: %s", error or "no answer")
 
     async def _register(
-        self, service: ServiceClient, launcher: Launcher, legs: Legs, watch: programs.Watch
+        self, service: ServiceClient, launcher: Launcher, legs: Legs, watch: programs.ProgramWatch
     ) -> Registered:
         config = self._config
         registration = Registration(
@@ -227,7 +227,9 @@ class Agent:
         try:
             answer = await service.register(config.agent_id, registration)
         except errors.BadRequestException as error:
-            if error.status_code == 400:
+            # 409: another agent of this name is at work. It is not waited for, because it may begin legs that
+            # this process would not know.
+            if error.status_code in (400, 409):
                 raise AgentRefused(f"the service refuses this agent: {error}") from error
             raise
         watch.registered(registration.lacks)

@@ -39,7 +39,7 @@ _NOT_OF_PODS = {
 SlotType = Literal["cpu", "cuda", "rocm"]
 
 
-class Slot(BaseModel):
+class SlotSetting(BaseModel):
     """A slot: ``device`` is a GPU's uuid, or ``"cpu"``."""
 
     id: int
@@ -68,8 +68,8 @@ class DefaultTask(BaseModel):
 
 
 class ContainerRights(BaseModel):
-    """``security.containers``: what containers get for tasks whose owner is no administrator, beyond what the
-    cluster configuration gives all tasks.
+    """``security.containers``: what containers get for tasks whose owner is not an administrator, beyond what
+    the cluster configuration gives all tasks.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -119,6 +119,10 @@ class LimitsOfLegs(BaseModel):
     open_files: int | None = Field(default=None, ge=64)
     """Of each process. None: 65,536; in a container the engine's own limit, beyond which it can give none."""
 
+    cpus: float | None = Field(default=None, ge=0.1, le=100_000, allow_inf_nan=False)
+    """Processors that all its processes together compute on. None: what is free, and where legs compete, a
+    share that grows with their slots."""
+
     @field_validator("memory")
     @classmethod
     def _is_size(cls, value: int | str) -> int:
@@ -163,13 +167,15 @@ def _is_loopback(url: str) -> bool:
 
 
 class AgentConfig(BaseModel):
-    """What one agent process needs to know; unknown keys are refused."""
+    """The settings of one agent process; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
     agent_id: str
     resource_pool: str = "default"
-    slots: int | list[int] | list[Slot] | None = Field(default=None, union_mode="left_to_right")
+    slots: int | list[int] | list[SlotSetting] | None = Field(
+        default=None, union_mode="left_to_right"
+    )
     """The number of slots, their ids, or slots with their devices. Required, but not for ``kubernetes``."""
     slot_type: SlotType = "cpu"
     """``rocm``: for ``kubernetes`` only."""
@@ -210,7 +216,7 @@ class AgentConfig(BaseModel):
     def _fits_the_launcher(cls, given: Any) -> Any:
         if not isinstance(given, dict) or "agent_id" not in given:
             return given
-        # A null is no setting.
+        # A null is not a setting.
         given = {
             key: value
             for key, value in given.items()
@@ -274,12 +280,12 @@ class AgentConfig(BaseModel):
 
     @property
     def is_on_kubernetes(self) -> bool:
-        """Whether legs are pods, also of a launcher that extends ours."""
+        """True if legs are pods, also with a launcher that extends ours."""
         return self.launcher == "kubernetes" or "kubernetes" in self.model_fields_set
 
     @property
     def is_master_local(self) -> bool:
-        """Whether the service is known by an address that exists on this machine only."""
+        """True if the service's address exists on this machine only."""
         return _is_loopback(self.master_url)
 
     @classmethod
@@ -290,14 +296,16 @@ class AgentConfig(BaseModel):
             raise SystemExit(f"{CONFIG_VARIABLE} must name the agent's settings file (JSON)")
         return cls.model_validate_json(Path(path).read_text())
 
-    def slot_list(self) -> list[Slot]:
+    def slot_list(self) -> list[SlotSetting]:
         """The slots, one by one; none of launcher ``kubernetes``, which knows them."""
         if isinstance(self.slots, int):
-            return [Slot(id=number) for number in range(self.slots)]
-        return [Slot(id=slot) if isinstance(slot, int) else slot for slot in self.slots or ()]
+            return [SlotSetting(id=number) for number in range(self.slots)]
+        return [
+            SlotSetting(id=slot) if isinstance(slot, int) else slot for slot in self.slots or ()
+        ]
 
     def security_of_tasks(self) -> dict[str, Any]:
-        """What supervisors need of it, as arguments of ``Place`` in JSON."""
+        """The settings that supervisors need: arguments of ``AgentSide`` as JSON."""
         task = self.security.default_task
         return {
             "default_task": task.model_dump() if task else None,

@@ -1,6 +1,7 @@
-"""What this machine keeps of experiments, and removes when they have ended: what their trials installed.
+"""The files that trials have installed on this machine; an experiment's are removed when it has ended.
 
-Its sizes are measured now and then and told to the service, for its quotas. Nothing else is remembered: the
+Its sizes, and those of what running tasks have installed, are measured now and then and told to the service,
+for its quotas. Nothing else is remembered: the
 directories say which experiments there are, and the service says which have ended, so an agent that was
 killed leaves nothing to its successor but that question.
 """
@@ -14,6 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from determined_tasks import experiment_dir
+from determined_tasks.context_dir import PACKAGES, allocation_dir
 
 MEASURE_S = 120.0
 """Seconds from the end of a measurement to the next: it reads directories for as long as they are large."""
@@ -49,12 +51,12 @@ class Experiments:
             logger.warning("cannot list what trials have installed: %s", error)
             return []
 
-    def untold_sizes(self) -> dict[str, int] | None:
-        """The bytes of what each experiment has installed, as they were measured last; None: nothing is
-        measured yet, or the service knows it."""
+    def untold_sizes(self, running: Collection[str] = ()) -> dict[str, int] | None:
+        """The bytes of what each experiment has installed, and each of the ``running`` allocations in a place
+        of its own, as they were measured last; None: nothing is measured yet, or the service knows it."""
         is_measuring = self._measuring is not None and not self._measuring.done()
         if not is_measuring and time.monotonic() >= self._measure_at:
-            self._measuring = asyncio.create_task(self._measure(self.known()))
+            self._measuring = asyncio.create_task(self._measure(self.known(), list(running)))
         return None if self._sizes == self._told else self._sizes
 
     def told(self, sizes: Mapping[str, int] | None) -> None:
@@ -74,8 +76,13 @@ class Experiments:
         if self._removal is not None:
             await asyncio.gather(self._removal, return_exceptions=True)
 
-    async def _measure(self, ids: Collection[int]) -> None:
+    async def _measure(self, ids: Collection[int], running: Collection[str]) -> None:
         found = {}
+        for name in running:
+            place = allocation_dir(self._work_dir, name) / PACKAGES
+            size = await asyncio.to_thread(experiment_dir.bytes_below, place)
+            if size:
+                found[name] = size
         for number in ids:
             assert self._cluster_id is not None
             args = self._work_dir, number, self._cluster_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import os
@@ -20,7 +21,9 @@ logger = logging.getLogger(__name__)
 def prepare(config: AgentConfig) -> Limits:
     """The limits of each leg; says in the agent's log by what they hold. Runs a program: for a thread."""
     given = config.limits
-    limits = Limits(given.processes, int(given.memory), given.open_files or OPEN_FILES)
+    limits = Limits(
+        given.processes, int(given.memory), given.open_files or OPEN_FILES, cpus=given.cpus
+    )
     words = (
         f"each leg has at most {limits.processes} processes and threads, {int(given.memory) >> 20} MiB of"
         f" memory, {limits.open_files} open files per process"
@@ -30,14 +33,20 @@ def prepare(config: AgentConfig) -> Limits:
     except GroupsUnavailable as error:
         by = "processes are not limited for root" if os.geteuid() == 0 else "processes by account"
         logger.warning(
-            "%s; without control groups (%s): memory is looked at each second, %s (docs/operate/agent.md)",
+            "%s; without control groups (%s): memory is looked at each second, %s, processor time is "
+            "not limited (docs/operate/agent.md)",
             words,
             error,
             by,
         )
         return limits
-    logger.info("%s; by control groups in %s", words, " and ".join(map(str, homes)))
-    return Limits(limits.processes, limits.memory, limits.open_files, tuple(map(str, homes)))
+    cpu = "processor time is divided by slots"
+    if limits.cpus is not None:
+        cpu += f", and a leg computes on {limits.cpus:g} processors at most"
+    if not leg_groups.share_cpu(homes):
+        cpu = "processor time is not limited: no control group for it can be made"
+    logger.info("%s; by control groups in %s; %s", words, ", ".join(map(str, homes)), cpu)
+    return dataclasses.replace(limits, homes=tuple(map(str, homes)))
 
 
 def home_name(work_dir: Path) -> str:

@@ -7,7 +7,7 @@ import time
 
 
 class Outage:
-    """What is known of the reachability of ``name``."""
+    """The state of the connection to ``name``."""
 
     def __init__(self, name: str, logger: logging.Logger) -> None:
         self._name = name

@@ -225,7 +225,7 @@ class PrefectSide:
         return {RUN_TOKEN: "" if served is None else serving.sign(secret, served), AGENT_TOKEN: ""}
 
     def _goes_on(self, flow_run_id: UUID, ended: Exit) -> bool:
-        """Whether a run whose process has ended is started again at once."""
+        """True if a run whose process has ended is started again at once."""
         due = self._relaunches.is_due(flow_run_id, ended)
         if not due or self._closing or flow_run_id in self._stopping:
             return False

@@ -1,4 +1,4 @@
-"""What some tasks need of this machine, looked for: programs that this package does not bring, and mounts."""
+"""Looks for the programs that some tasks need: programs that this package does not bring, and mounts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lacking() -> dict[str, str]:
     return found
 
 
-class Watch:
+class ProgramWatch:
     """Which programs are missing, told to the service again when that has changed: they are installed while
     the agent runs, and a task finds them at once."""
 

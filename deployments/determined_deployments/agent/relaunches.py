@@ -30,7 +30,7 @@ class Relaunches:
         self._lives[flow_run_id] = (self._clock(), short_lives)
 
     def is_due(self, flow_run_id: UUID, ended: Exit) -> bool:
-        """Whether the run is to be started again, now that its job has ended like this. If not, it is
+        """True if the run must be started again after this end of its job. If not, it is
         forgotten."""
         life = self._lives.pop(flow_run_id, None)
         if life is None or ended.signal is None:

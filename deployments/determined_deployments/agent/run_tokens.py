@@ -1,4 +1,4 @@
-"""What a Prefect run of one of our flows serves, by its parameters: its token is good for that alone."""
+"""Reads from a Prefect run's parameters what it serves: its token is for that alone."""
 
 from __future__ import annotations
 

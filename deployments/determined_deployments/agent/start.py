@@ -36,7 +36,7 @@ class StartError(ValueError):
 
 
 @dataclass(frozen=True)
-class Wishes:
+class AgentOptions:
     """The options of `det agent start`.
 
     ``gpus``: ``all`` or a number. ``slots``: as of `cluster-up`. ``artificial_slots``: so many CPU slots,
@@ -63,7 +63,7 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the agent belongs, and the secrets that it needs."""
+    """The cluster to which the agent belongs, and the secrets that the agent needs."""
 
     master_url: str
     agent_token: str
@@ -116,7 +116,7 @@ class Cluster:
         )
 
 
-def configure(wishes: Wishes) -> AgentConfig:
+def configure(wishes: AgentOptions) -> AgentConfig:
     """The agent's settings. Raises StartError."""
     if wishes.kind not in LAUNCHERS:
         raise StartError(f"--type: expected {', '.join(LAUNCHERS)}, found {wishes.kind!r}")
@@ -154,7 +154,7 @@ def configure(wishes: Wishes) -> AgentConfig:
     )
 
 
-def _of_machine(wishes: Wishes, cluster: Cluster) -> dict[str, Any]:
+def _of_machine(wishes: AgentOptions, cluster: Cluster) -> dict[str, Any]:
     """The settings of an agent whose tasks run on its own machine. Raises StartError."""
     kind, devices = _slots(wishes)
     account = _account(wishes, cluster)
@@ -169,7 +169,7 @@ def _of_machine(wishes: Wishes, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _of_pods(wishes: Wishes) -> dict[str, Any]:
+def _of_pods(wishes: AgentOptions) -> dict[str, Any]:
     """The settings of an agent whose tasks are pods. Raises StartError."""
     section: Any = {}
     if wishes.kubernetes is not None:
@@ -192,8 +192,8 @@ def _of_pods(wishes: Wishes) -> dict[str, Any]:
     }
 
 
-def _account(wishes: Wishes, cluster: Cluster) -> DefaultTask | None:
-    """As whom tasks run whose owner has no account. Raises StartError."""
+def _account(wishes: AgentOptions, cluster: Cluster) -> DefaultTask | None:
+    """The account of tasks whose owner has none. Raises StartError."""
     try:
         if wishes.task_user is not None:
             return task_user.read(wishes.task_user)
@@ -222,7 +222,7 @@ def _labels(given: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _slots(wishes: Wishes) -> tuple[Literal["cpu", "cuda"], list[dict[str, Any]]]:
+def _slots(wishes: AgentOptions) -> tuple[Literal["cpu", "cuda"], list[dict[str, Any]]]:
     """Those of this machine. Raises StartError."""
     try:
         kind, found = slots.detect(*_wanted_slots(wishes))
@@ -231,7 +231,7 @@ def _slots(wishes: Wishes) -> tuple[Literal["cpu", "cuda"], list[dict[str, Any]]
     return kind, [slot.model_dump() for slot in found]
 
 
-def _wanted_slots(wishes: Wishes) -> tuple[int | None, bool | None]:
+def _wanted_slots(wishes: AgentOptions) -> tuple[int | None, bool | None]:
     """How many; None: as many as there are. Whether GPUs; None: if there are any. Raises StartError."""
     given = [
         option
@@ -300,7 +300,7 @@ def _hold(path: Path, name: str) -> None:
 
 def start(options: dict[str, Any]) -> NoReturn:
     """What `det agent start` calls (entry point ``determined.agent_start``). Raises StartError."""
-    become(configure(Wishes(**options)))
+    become(configure(AgentOptions(**options)))
 
 
 def start_as_worker(worker_type: str, pool: str, name: str | None) -> None:
@@ -309,6 +309,6 @@ def start_as_worker(worker_type: str, pool: str, name: str | None) -> None:
         if Cluster.find() is None:
             return
         kind = worker_type.removeprefix("determined-")
-        become(configure(Wishes(pool=pool, name=name, kind=kind)))
+        become(configure(AgentOptions(pool=pool, name=name, kind=kind)))
     except StartError as error:
         raise SystemExit(str(error)) from None

@@ -34,7 +34,7 @@ OUR_FLOWS = "determined_flows."
 
 
 class JobConfiguration(BaseJobConfiguration):
-    """What a flow run is started with. ``entrypoint`` is set for module entrypoints only.
+    """The settings with which a flow run is started. ``entrypoint`` is set for module entrypoints only.
 
     ``our_flow``: the entrypoint of the flow if it is one of this project's, which speak to the service.
     ``directory``: where it is to run, as ``prefect deploy`` notes the directory that it was called in.

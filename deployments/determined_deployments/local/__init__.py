@@ -8,15 +8,15 @@ works. ``plan`` makes the list of components; ``up`` and ``down`` know only what
 from determined_deployments.local.down import cluster_down
 from determined_deployments.local.errors import ClusterError, ComponentFailed
 from determined_deployments.local.logs import read_logs
-from determined_deployments.local.plan import Wishes
+from determined_deployments.local.plan import ClusterOptions
 from determined_deployments.local.status import ComponentStatus, cluster_status
 from determined_deployments.local.up import cluster_up
 
 __all__ = [
     "ClusterError",
+    "ClusterOptions",
     "ComponentFailed",
     "ComponentStatus",
-    "Wishes",
     "cluster_down",
     "cluster_status",
     "cluster_up",

@@ -16,7 +16,7 @@ from determined_deployments.agent.launchers.fork_server.plans import WITHOUT_TOR
 from determined_deployments.local import daemon, probe, recovery, task_user
 from determined_deployments.local.component import Component
 from determined_deployments.local.layout import Layout
-from determined_deployments.local.state import ClusterState, Slot
+from determined_deployments.local.state import ClusterState, LocalSlot
 
 NAME = "agent"
 MOST = 8
@@ -40,7 +40,7 @@ def other_names(state: ClusterState) -> tuple[str, ...]:
 
 
 def is_agent(name: str) -> bool:
-    """Whether the component of that name is an agent."""
+    """True if the component of that name is an agent."""
     return name == NAME or name.startswith(f"{NAME}-")
 
 
@@ -61,11 +61,11 @@ def work_dir(layout: Layout, state: ClusterState, pool: str) -> Path:
     return layout.root / "agents" / agent_id(state, pool)
 
 
-def _slots(state: ClusterState, pool: str) -> tuple[str, list[Slot]]:
+def _slots(state: ClusterState, pool: str) -> tuple[str, list[LocalSlot]]:
     """A GPU has one agent: that of the first pool. CPU slots are a number, which each pool has."""
     if pool == state.pool or state.slot_type == "cpu":
         return state.slot_type, state.slots
-    return "cpu", [Slot(id=number, device="cpu") for number in range(os.cpu_count() or 1)]
+    return "cpu", [LocalSlot(id=number, device="cpu") for number in range(os.cpu_count() or 1)]
 
 
 def settings(layout: Layout, state: ClusterState, pool: str | None = None) -> dict[str, object]:

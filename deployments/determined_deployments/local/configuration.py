@@ -22,7 +22,7 @@ _EMPTY = "{}"
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenConfiguration:
     """The configuration that is wanted, and its text (None: there is none). ``before``: the text that the
     folder had before it, also where an earlier command was killed while it applied this one."""
 
@@ -31,7 +31,7 @@ class Chosen:
     before: str | None
 
 
-def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
+def choose(layout: Layout, option: str | None, reporter: Reporter) -> ChosenConfiguration:
     """Check the wanted configuration and store it in the cluster's folder.
 
     ``option``: the file given by ``--config``; None: what the folder has; empty: none any more.
@@ -42,7 +42,7 @@ def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
     path = layout.cluster_config if option is None else Path(option)
     if option == "" or (option is None and current is None):
         _replace(layout, before, None)
-        return Chosen(ClusterConfig(), None, before)
+        return ChosenConfiguration(ClusterConfig(), None, before)
     try:
         config, remarks = cluster_config.read_file(path)
         text = path.read_text(encoding="utf-8-sig")
@@ -66,7 +66,7 @@ def choose(layout: Layout, option: str | None, reporter: Reporter) -> Chosen:
         reporter.note(f"{path}: {what}")
     if text != current:
         _replace(layout, before, text)
-    return Chosen(config, text, before)
+    return ChosenConfiguration(config, text, before)
 
 
 def kept(layout: Layout) -> str | None:
@@ -79,7 +79,7 @@ def kept(layout: Layout) -> str | None:
         raise ClusterError(f"cannot read {layout.cluster_config}: {error}") from error
 
 
-def objection(state: ClusterState, chosen: Chosen) -> str:
+def objection(state: ClusterState, chosen: ChosenConfiguration) -> str:
     """The reason why the running service would refuse the chosen configuration; empty: it would accept it, or
     does not answer."""
     if chosen.text == chosen.before:
@@ -100,12 +100,12 @@ def _refusal(answer: Any) -> str:
     return str(answer["refusal"]) if isinstance(answer, dict) else ""
 
 
-def former(chosen: Chosen) -> ClusterConfig:
+def former(chosen: ChosenConfiguration) -> ClusterConfig:
     """The folder's former configuration. It was in force, so it has no mistake."""
     return cluster_config.read_text(chosen.before)[0] if chosen.before else ClusterConfig()
 
 
-def put_back(layout: Layout, chosen: Chosen) -> None:
+def put_back(layout: Layout, chosen: ChosenConfiguration) -> None:
     """Restore the folder's former configuration."""
     _keep(layout, chosen.before)
     settle(layout)

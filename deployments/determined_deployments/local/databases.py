@@ -149,7 +149,7 @@ def wait(address: str, seconds: float, say: Callable[[str], None]) -> None:
 
 
 def _refusal(words: str) -> str:
-    """Why there is no connection, as libpq says it; empty if there is one now."""
+    """The reason for the failed connection, as libpq says it; empty if there is one now."""
     try:
         psycopg.connect(words).close()
     except psycopg.Error as error:

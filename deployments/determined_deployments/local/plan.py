@@ -51,7 +51,7 @@ PORTS = {
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ClusterOptions:
     """The options of the command line. None: as before, or the default on first start."""
 
     slots: int | None = None
@@ -69,7 +69,7 @@ class Wishes:
 
 
 def resolve(
-    layout: Layout, wishes: Wishes, claims: ports.Claims, reporter: Reporter
+    layout: Layout, wishes: ClusterOptions, claims: ports.Claims, reporter: Reporter
 ) -> ClusterState:
     """The cluster's state: the recorded one (or a new one) with the options applied, and with free ports,
     claimed by ``claims``, for every component that does not run. Writes nothing. Raises ClusterError.
@@ -136,7 +136,7 @@ def build(
 
 
 def move(
-    state: ClusterState, name: str, wishes: Wishes, claims: ports.Claims, reporter: Reporter
+    state: ClusterState, name: str, wishes: ClusterOptions, claims: ports.Claims, reporter: Reporter
 ) -> None:
     """Give component ``name`` another port, because another process took its port between the choice and
     the start. Raises ClusterError if the user asked for that port.
@@ -204,7 +204,7 @@ def _choose_ports(
         state.postgres_port = settle(postgres.NAME, state.postgres_port)
 
 
-def _choose_slots(state: ClusterState, wishes: Wishes) -> None:
+def _choose_slots(state: ClusterState, wishes: ClusterOptions) -> None:
     if wishes.slots is not None:
         state.slots_wanted = wishes.slots
     if wishes.gpu is not None:

@@ -63,14 +63,17 @@ def environment(api_url: str, auth: str, home: Path, db_url: str) -> dict[str, s
 def shared_by_redis(url: str) -> dict[str, str]:
     """Of each of several servers on one database, which need a Redis between them: Prefect's own variables.
 
-    Events, their order, leases of concurrency limits and the turns of the background loops are in it.
+    Events, their order, leases of concurrency limits, clean-ups that workers are asked for, and the turns of
+    the background loops are in it.
     """
     return {
         "PREFECT_SERVER_EVENTS_MESSAGING_BROKER": "prefect_redis.messaging",
         "PREFECT_SERVER_EVENTS_MESSAGING_CACHE": "prefect_redis.messaging",
         "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "prefect_redis.ordering",
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect_redis.lease_storage",
+        "PREFECT_SERVER_WORKER_CHANNEL_CLEANUP_QUEUE_STORAGE": "prefect_redis.cleanup_queue",
         "PREFECT_REDIS_MESSAGING_URL": url,
+        "PREFECT_REDIS_WORKER_CLEANUP_QUEUE_URL": url,
         "PREFECT_SERVER_DOCKET_URL": url,
     }
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from determined.common import nvml
 from determined_deployments.local.errors import ClusterError
-from determined_deployments.local.state import Slot
+from determined_deployments.local.state import LocalSlot
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def gpus() -> list[str]:
 
 def detect(
     count: int | None = None, gpu: bool | None = None
-) -> tuple[Literal["cpu", "cuda"], list[Slot]]:
+) -> tuple[Literal["cpu", "cuda"], list[LocalSlot]]:
     """Slot type and slots. ``count`` limits the GPUs or sets the number of CPU slots. ``gpu``: True
     requires GPUs, False ignores them, None uses them if there are any.
 
@@ -59,7 +59,7 @@ def detect(
                 f"--slots {count}: this machine has {len(devices)} GPU(s); "
                 "use --no-gpu for CPU slots"
             )
-        return "cuda", [Slot(id=i, device=d) for i, d in enumerate(devices[:count])]
+        return "cuda", [LocalSlot(id=i, device=d) for i, d in enumerate(devices[:count])]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     number = count if count is not None else cores or 1
-    return "cpu", [Slot(id=i, device="cpu") for i in range(number)]
+    return "cpu", [LocalSlot(id=i, device="cpu") for i in range(number)]

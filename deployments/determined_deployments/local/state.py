@@ -19,7 +19,7 @@ DATABASES = ("prefect", "determined")
 """The names of Prefect's database and of this platform's; neither side reads the other's."""
 
 
-class Slot(BaseModel):
+class LocalSlot(BaseModel):
     """One unit of scheduling: a GPU (``device`` is its uuid) or one CPU slot (``"cpu"``)."""
 
     id: int
@@ -53,7 +53,7 @@ class ClusterState(BaseModel):
     prefect_auth: str = Field(default_factory=lambda: f"determined:{secrets.token_urlsafe(15)}")
     agent_token: str = Field(default_factory=lambda: secrets.token_urlsafe(32))
     slot_type: Literal["cpu", "cuda"] = "cpu"
-    slots: list[Slot] = Field(default_factory=list)
+    slots: list[LocalSlot] = Field(default_factory=list)
     slots_wanted: int | None = None
     """``--slots``, kept for later starts; None: as many as there are."""
     gpu_wanted: bool | None = None

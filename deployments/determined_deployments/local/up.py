@@ -40,7 +40,7 @@ MOVES = 5
 
 def cluster_up(
     data_dir: str | os.PathLike[str] | None = None,
-    wishes: plan.Wishes | None = None,
+    wishes: plan.ClusterOptions | None = None,
     *,
     components: Collection[str] | None = None,
     reporter: Reporter | None = None,
@@ -53,7 +53,7 @@ def cluster_up(
     ClusterError (ComponentFailed with the log's last lines); also when the cluster is up, with the
     configuration that it had, because the service refuses the one that is wanted.
     """
-    reporter, wishes = reporter or Silent(), wishes or plan.Wishes()
+    reporter, wishes = reporter or Silent(), wishes or plan.ClusterOptions()
     layout = Layout.of(data_dir)
     try:
         layout.create()

@@ -43,7 +43,6 @@ TREE: Tree = {
         "resource-quota": {"set": _NAMESPACES},
     },
     "master": {
-        "cluster-message": _all("clear get set", "tell the users in another way"),
         "config": _all("set", _MASTER_CONFIG),
     },
     "dev": {

@@ -21,7 +21,7 @@ app = group(
 
 
 class Workload(StrEnum):
-    """What a policy is for."""
+    """The kind of work to which a policy applies."""
 
     EXPERIMENT = "experiment"
     TASKS = "tasks"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from determined.cli.arguments.options import Includes, Json, Overrides, TestMode
+from determined.cli.arguments.places import IntoWorkspace, ProjectName, project_id
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.output import render
@@ -38,6 +40,8 @@ def run(
     name: Annotated[
         str | None, typer.Option("--name", help="use this name for the experiment")
     ] = None,
+    workspace_name: IntoWorkspace = None,
+    project_name: ProjectName = None,
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="print the experiment's ID and exit")
     ] = False,
@@ -72,32 +76,34 @@ def run(
     wrong = entrypoint.missing(planned, config_file, model_dir)
     if wrong is not None and not dry_run:
         raise CliError(wrong)
+    if not dry_run:
+        ensure_cluster(shared)
+    within = project_id(shared, workspace_name, project_name)
+    planned = dataclasses.replace(planned, project_id=within)
     if dry_run:
         if wrong is not None:
             talk(f"warning: {wrong}")
         _show_plan(planned, shared, json)
         return
-    experiment = _send(planned, shared, test_mode)
+    if test_mode:
+        train_one_batch(planned, shared)
+    experiment = submit.send(planned, shared)
+    from determined.cli.following import pages
+
     if paused:
         talk(
             f"submitted {experiment.name!r}, paused; start it with: det e activate {experiment.id}"
         )
+        pages.say_where(experiment)
         echo(str(experiment.id))
         return
     if detach:
         talk(f"submitted {experiment.name!r}; follow it with: det e wait {experiment.id}")
+        pages.say_where(experiment)
         echo(str(experiment.id))
         return
     talk(f"submitted experiment {experiment.id} ({experiment.name})")
     _follow(shared, experiment, json)
-
-
-def _send(planned: Submission, shared: State, test_mode: bool) -> Experiment:
-    """Submits it, to a cluster that is started if none answers, after one trial of one batch if wanted."""
-    ensure_cluster(shared)
-    if test_mode:
-        train_one_batch(planned, shared)
-    return submit.send(planned, shared)
 
 
 def _follow(shared: State, experiment: Experiment, json: bool) -> None:
@@ -122,6 +128,7 @@ def _follow(shared: State, experiment: Experiment, json: bool) -> None:
             talk(f"get the best checkpoint: det checkpoint download {uuid}")
         if page := pages.in_mlflow(experiment):
             talk(f"look at it in MLflow: {page}")
+        pages.say_where(experiment)
     if tracker.state != "COMPLETED":
         raise typer.Exit(1)
 

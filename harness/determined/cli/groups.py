@@ -167,7 +167,7 @@ def group(help_text: str, *, default: str | None = None) -> typer.Typer:
 
 
 def _no_options() -> None:
-    """A group has no options of its own."""
+    """A group takes no options."""
 
 
 def _check_words(command: Any, path: list[str], args: list[str]) -> None:

@@ -145,7 +145,7 @@ def create(
 
 
 class SortBy(StrEnum):
-    """What the list is sorted by."""
+    """The sort keys of the list."""
 
     NAME = "name"
     DESCRIPTION = "description"

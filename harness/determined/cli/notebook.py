@@ -77,7 +77,7 @@ def start_notebook(
         if preview:
             import yaml
 
-            fields |= start.workspace_id(shared, workspace_name)
+            fields |= start.place(shared, workspace_name)
             found, warnings = shared.tasks.preview_notebook(given, context, include or (), **fields)
             for warning in warnings:
                 talk(f"warning: {warning}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from determined.cli import completion
 from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.arguments.places import IntoWorkspace, ProjectName, project_id
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.output import format as f
@@ -81,6 +83,8 @@ def run(
         list[str] | None,
         typer.Option("--param", help="set a parameter of the pipeline", metavar="NAME=VALUE"),
     ] = None,
+    workspace_name: IntoWorkspace = None,
+    project_name: ProjectName = None,
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="print the pipeline's ID and exit")
     ] = False,
@@ -99,6 +103,8 @@ def run(
     planned = sdk.plan(file, _params(param or []))
     shared = state(ctx)
     ensure_cluster(shared)
+    within = project_id(shared, workspace_name, project_name)
+    planned = dataclasses.replace(planned, project_id=within)
     if dry_run:
         _warn(sdk.validate(shared.session, planned))
         talk(

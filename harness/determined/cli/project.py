@@ -6,17 +6,10 @@ from typing import Annotated
 
 import typer
 
+from determined.cli.arguments import places
 from determined.cli.arguments.confirmation import Yes, confirm
-from determined.cli.arguments.options import Csv, Json, Limit, Offset, Order, chosen
-from determined.cli.arguments.places import (
-    PlaceSort,
-    Project,
-    Workspace,
-    listing,
-    project,
-    say_contents,
-    wait_until_deleted,
-)
+from determined.cli.arguments.options import Json, chosen
+from determined.cli.arguments.places import PlaceList, Project, Workspace, project
 from determined.cli.errors import talk
 from determined.cli.experiment.lists import EXPERIMENTS
 from determined.cli.groups import group
@@ -56,34 +49,26 @@ Key = Annotated[
 
 
 @app.command("list|ls")
+@places.list_options
 def list_projects(
     ctx: typer.Context,
     workspace_name: Workspace,
-    sort_by: Annotated[PlaceSort, typer.Option("--sort-by")] = PlaceSort.ID,
-    order_by: Annotated[Order, typer.Option("--order-by")] = Order.ASC,
-    limit: Limit = 200,
-    offset: Offset = 0,
-    json: Json = False,
-    csv: Csv = False,
+    wanted: PlaceList,
 ) -> None:
     """List the projects of a workspace."""
     one = state(ctx).workspaces.get_workspace(workspace_name)
-    found = one.iter_projects(listing(sort_by, order_by), offset=offset, page_size=limit)
-    render.show(PROJECTS, found, chosen(json, csv), what="projects")
+    render.show(PROJECTS, one.iter_projects(**wanted.pages), wanted.format, what="projects")
 
 
 @app.command("list-experiments")
+@places.list_options
 def list_experiments(
     ctx: typer.Context,
     workspace_name: Workspace,
     project_name: Project,
     all_: Everybodys = False,
-    sort_by: Annotated[PlaceSort, typer.Option("--sort-by")] = PlaceSort.ID,
-    order_by: Annotated[Order, typer.Option("--order-by")] = Order.ASC,
-    limit: Limit = 200,
-    offset: Offset = 0,
-    json: Json = False,
-    csv: Csv = False,
+    *,
+    wanted: PlaceList,
 ) -> None:
     """List your experiments of a project."""
     from determined.experimental._enums import ExperimentSortBy, OrderBy
@@ -91,15 +76,15 @@ def list_experiments(
     one = project(ctx, workspace_name, project_name)
     shared = state(ctx)
     found = shared.experiments.iter_experiments(
-        ExperimentSortBy.ID if sort_by is PlaceSort.ID else ExperimentSortBy.NAME,
-        OrderBy.ASC if order_by is Order.ASC else OrderBy.DESC,
+        ExperimentSortBy[wanted.sort_by.name],
+        OrderBy[wanted.order_by.name],
         users=None if all_ else [shared.username],
         archived=None if all_ else False,
         project_id=one.id,
-        offset=offset,
-        page_size=limit,
+        offset=wanted.offset,
+        page_size=wanted.page_size,
     )
-    render.show(EXPERIMENTS, found, chosen(json, csv), what="experiments")
+    render.show(EXPERIMENTS, found, wanted.format, what="experiments")
 
 
 @app.command("describe")
@@ -141,7 +126,7 @@ def create(
     """Create a project in a workspace."""
     within = state(ctx).workspaces.get_workspace(workspace_name)
     made = within.create_project(name, description, key=key)
-    _show(made.document, json)
+    render.show_one(DETAILS, made.document, chosen(json, csv=False))
 
 
 @app.command("edit")
@@ -159,15 +144,7 @@ def edit(
         raise typer.BadParameter("give --new_name, --description or --key")
     one = project(ctx, workspace_name, project_name)
     one.edit(name=new_name, description=description, key=key)
-    _show(one.document, json)
-
-
-def _show(document: dict[str, object], json: bool) -> None:
-    if json:
-        render.print_json(document)
-        return
-    section = Section("", DETAILS, [document])
-    render.show_sections([section], Format.TABLE, document=document)
+    render.show_one(DETAILS, one.document, chosen(json, csv=False))
 
 
 @app.command("archive")
@@ -204,7 +181,7 @@ def delete(
 ) -> None:
     """Permanently delete a project with its experiments; nothing may run in it. What goes is shown first."""
     one = project(ctx, workspace_name, project_name)
-    say_contents(f"project {one.name!r}", one.contents())
+    places.say_contents(f"project {one.name!r}", one.contents())
     confirm(f"Delete project {one.name!r} with all this? This cannot be undone.", yes)
     one.delete()
-    wait_until_deleted(one, "project")
+    places.wait_until_deleted(one, "project")

@@ -42,6 +42,7 @@ class Root(LazyGroup):
         "master": ("determined.cli.master", "the service behind the REST API"),
         "model|m": ("determined.cli.model", "the registry: checkpoints under a name and a number"),
         "notebook": ("determined.cli.notebook", "JupyterLab on the cluster's machines"),
+        "open": ("determined.cli.open", "the cluster's pages, in the browser and logged in"),
         "pipeline": (
             "determined.cli.pipeline",
             "experiments that take what earlier ones have found",
@@ -164,6 +165,7 @@ def root(
         master=master,
         user=user,
         verbose=verbose,
+        says_message=not ctx.resilient_parsing,
         transport=given.transport if given is not None else None,
     )
     if ctx.invoked_subcommand is None:

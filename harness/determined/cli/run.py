@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from determined.cli.arguments.places import ProjectName
 from determined.cli.errors import CliError, talk
 from determined.cli.launched import follow, start
 from determined.cli.launched.nouns import reference
@@ -47,6 +48,8 @@ def run(
     pool: Annotated[
         str | None, typer.Option("--pool", help="resource pool", metavar="NAME")
     ] = None,
+    workspace_name: start.Workspace = None,
+    project_name: ProjectName = None,
     config_file: start.ConfigFile = None,
     volume: start.Volumes = None,
     include: start.Includes = None,
@@ -89,7 +92,15 @@ def run(
         given: dict[str, Any] = start.configuration(
             config_file, chosen, volume, program or (), ports=local.ports
         )
-        task = start.send(shared, TaskKind.COMMAND, given, directory, include)
+        task = start.send(
+            shared,
+            TaskKind.COMMAND,
+            given,
+            directory,
+            include,
+            workspace=workspace_name,
+            project=project_name,
+        )
         if detach:
             echo(task.id)
             return

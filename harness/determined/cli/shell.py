@@ -126,7 +126,7 @@ def config_ssh(
 ) -> None:
     """Make shells known to ssh, scp, rsync and VS Code, as det-ID.
 
-    It writes a file of its own, which ~/.ssh/config includes. Run it again when shells have started or ended.
+    It writes a separate file, which ~/.ssh/config includes. Run it again when shells have started or ended.
     """
     from determined.cli.launched import ssh, ssh_config
 

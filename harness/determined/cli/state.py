@@ -30,11 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class State:
-    """The root options; ``transport`` replaces the network in tests."""
+    """The root options; ``transport`` replaces the network in tests.
+
+    ``says_message``: the message of the cluster is said when the session begins; not while words are
+    completed.
+    """
 
     master: str | None = None
     user: str | None = None
     verbose: bool = False
+    says_message: bool = False
     transport: AnyTransport | None = None
 
     @cached_property
@@ -100,11 +105,15 @@ class State:
     @cached_property
     def session(self) -> Session:
         """A session that is logged in; the login happens at the first use."""
+        from determined.cli import cluster_message
         from determined.common.api import authentication
 
-        return authentication.connect(
+        found = authentication.connect(
             self.address, self.user, ask=_asker(), transport=self.transport
         )
+        if self.says_message:
+            cluster_message.say(found)
+        return found
 
     @cached_property
     def client(self) -> Determined:

@@ -38,7 +38,7 @@ class _AsDetermined(TyperCommand):
 
 
 def spread(words: Sequence[str]) -> list[str]:
-    """Each number behind an option for trials with the option of its own."""
+    """Repeat the option for trials before each number behind it."""
     found: list[str] = []
     option, has_one = "", False
     for at, word in enumerate(words):

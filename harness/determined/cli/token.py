@@ -39,6 +39,7 @@ TOKENS = (
     Column("User", "username"),
     Column("Description", "description"),
     Column("Read Only", "readOnly", spare=6),
+    Column("Workspace", "workspaceName", spare=5),
     Column("Created At", f.field("createdAt", f.time), spare=5),
     Column("Expires At", _expiry),
     Column("Last Used", f.field("lastUsedAt", f.time), spare=7),
@@ -115,6 +116,15 @@ def create(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="nothing can be changed by it")
     ] = False,
+    workspace_name: Annotated[
+        str | None,
+        typer.Option(
+            "-w",
+            "--workspace-name",
+            help="it shows this workspace alone, and is read-only; in a cluster with roles",
+            metavar="NAME",
+        ),
+    ] = None,
     json: Json = False,
     yaml: Yaml = False,
 ) -> None:
@@ -127,8 +137,13 @@ def create(
         raise typer.BadParameter("--expiration-days 0: give 1 or more, or -1 for ever")
     shared = state(ctx)
     user_id = None if username is None else shared.users.get_user_by_name(username).user_id
+    place = None if workspace_name is None else shared.workspaces.get_workspace(workspace_name).id
     made = shared.access_tokens.create_access_token(
-        days=expiration_days, description=description, read_only=read_only, user_id=user_id
+        days=expiration_days,
+        description=description,
+        read_only=read_only or place is not None,
+        user_id=user_id,
+        workspace_id=place,
     )
     document = {"token": made.token, "tokenId": made.id}
     if json:

@@ -17,7 +17,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def version(ctx: typer.Context, json: Json = False) -> None:
-    """Show the versions of det and of the service; it is no error if the service does not answer."""
+    """Show the versions of det and of the service; it is not an error if the service does not answer."""
     from determined.cli.output import render
     from determined.common.api import errors
 

@@ -7,20 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from determined.cli import option_groups, project
+from determined.cli.arguments import places
 from determined.cli.arguments.confirmation import Yes, confirm
-from determined.cli.arguments.options import Csv, Json, Limit, Offset, Order, Yaml, chosen
-from determined.cli.arguments.places import (
-    PlaceSort,
-    Workspace,
-    listing,
-    say_contents,
-    wait_until_deleted,
-)
+from determined.cli.arguments.options import Csv, Json, Yaml, chosen
+from determined.cli.arguments.places import PlaceList, Workspace
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.output import render
 from determined.cli.output.render import Column, Format, Record, Section
-from determined.cli.project import PROJECTS
 from determined.cli.state import state
 
 app = group(
@@ -113,13 +108,17 @@ Group = Annotated[
 
 
 def _given(
-    storage: str | None,
-    storage_file: Path | None,
-    compute_pool: str | None,
-    aux_pool: str | None,
-    account: dict[str, Any],
+    agent_uid: Uid = None,
+    agent_user: User = None,
+    agent_gid: Gid = None,
+    agent_group: Group = None,
+    checkpoint_storage_config: StorageText = None,
+    checkpoint_storage_config_file: StorageFile = None,
+    default_compute_pool: ComputePool = None,
+    default_aux_pool: AuxPool = None,
 ) -> dict[str, Any]:
     """The fields of the REST API."""
+    storage, storage_file = checkpoint_storage_config, checkpoint_storage_config_file
     if storage is not None and storage_file is not None:
         raise typer.BadParameter(
             "give --checkpoint-storage-config or --checkpoint-storage-config-file, not both"
@@ -132,14 +131,20 @@ def _given(
         data = expconf.load_yaml(text or "{}").data
         if not isinstance(data, dict):
             raise CliError(
-                "the checkpoint storage is no mapping: write it as in checkpoint_storage, such as "
+                "the checkpoint storage is not a mapping: write it as in checkpoint_storage, such as "
                 '{"type": "s3", "bucket": "NAME"}'
             )
         found["checkpointStorageConfig"] = data.get("checkpoint_storage", data)
-    if compute_pool is not None:
-        found["defaultComputePool"] = compute_pool
-    if aux_pool is not None:
-        found["defaultAuxPool"] = aux_pool
+    if default_compute_pool is not None:
+        found["defaultComputePool"] = default_compute_pool
+    if default_aux_pool is not None:
+        found["defaultAuxPool"] = default_aux_pool
+    account = {
+        "agentUid": agent_uid,
+        "agentUser": agent_user,
+        "agentGid": agent_gid,
+        "agentGroup": agent_group,
+    }
     if any(value is not None for value in account.values()):
         missing = [name for name, value in account.items() if value is None]
         if missing:
@@ -149,46 +154,18 @@ def _given(
     return found
 
 
-def _show(one: Any, json: bool) -> None:
-    if json:
-        render.print_json(one.document)
-        return
-    section = Section("", DETAILS, [one.document])
-    render.show_sections([section], Format.TABLE, document=one.document)
-
-
 @app.command("list|ls")
+@places.list_options
 def list_workspaces(
     ctx: typer.Context,
-    sort_by: Annotated[PlaceSort, typer.Option("--sort-by")] = PlaceSort.ID,
-    order_by: Annotated[Order, typer.Option("--order-by")] = Order.ASC,
-    limit: Limit = 200,
-    offset: Offset = 0,
-    json: Json = False,
-    csv: Csv = False,
+    wanted: PlaceList,
 ) -> None:
     """List the workspaces."""
-    found = state(ctx).workspaces.iter_workspaces(
-        listing(sort_by, order_by), offset=offset, page_size=limit
-    )
-    render.show(WORKSPACES, found, chosen(json, csv), what="workspaces")
+    found = state(ctx).workspaces.iter_workspaces(**wanted.pages)
+    render.show(WORKSPACES, found, wanted.format, what="workspaces")
 
 
-@app.command("list-projects")
-def list_projects(
-    ctx: typer.Context,
-    workspace_name: Workspace,
-    sort_by: Annotated[PlaceSort, typer.Option("--sort-by")] = PlaceSort.ID,
-    order_by: Annotated[Order, typer.Option("--order-by")] = Order.ASC,
-    limit: Limit = 200,
-    offset: Offset = 0,
-    json: Json = False,
-    csv: Csv = False,
-) -> None:
-    """List the projects of a workspace."""
-    one = state(ctx).workspaces.get_workspace(workspace_name)
-    found = one.iter_projects(listing(sort_by, order_by), offset=offset, page_size=limit)
-    render.show(PROJECTS, found, chosen(json, csv), what="projects")
+app.command("list-projects")(project.list_projects)
 
 
 @app.command("list-pools")
@@ -224,78 +201,44 @@ def describe(ctx: typer.Context, workspace_name: Workspace, json: Json = False) 
     if json:
         render.print_json(one.document)
         return
-    projects = [project.document for project in one.list_projects()]
-    sections = [Section("", DETAILS, [one.document]), Section("Projects", PROJECTS, projects)]
+    sections = [
+        Section("", DETAILS, [one.document]),
+        Section("Projects", project.PROJECTS, [each.document for each in one.list_projects()]),
+    ]
     render.show_sections(sections, Format.TABLE, document=one.document)
 
 
 @app.command("create")
+@option_groups.of(_given, "given")
 def create(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="unique, whatever its case")],
-    agent_uid: Uid = None,
-    agent_user: User = None,
-    agent_gid: Gid = None,
-    agent_group: Group = None,
-    checkpoint_storage_config: StorageText = None,
-    checkpoint_storage_config_file: StorageFile = None,
-    default_compute_pool: ComputePool = None,
-    default_aux_pool: AuxPool = None,
+    given: dict[str, Any],
     json: Json = False,
 ) -> None:
     """Create a workspace."""
-    account = {
-        "agentUid": agent_uid,
-        "agentUser": agent_user,
-        "agentGid": agent_gid,
-        "agentGroup": agent_group,
-    }
-    given = _given(
-        checkpoint_storage_config,
-        checkpoint_storage_config_file,
-        default_compute_pool,
-        default_aux_pool,
-        account,
-    )
-    _show(state(ctx).workspaces.create_workspace(name, **given), json)
+    made = state(ctx).workspaces.create_workspace(name, **given)
+    render.show_one(DETAILS, made.document, chosen(json, csv=False))
 
 
 @app.command("edit")
+@option_groups.of(_given, "given")
 def edit(
     ctx: typer.Context,
     workspace_name: Workspace,
     name: Annotated[str | None, typer.Option("--name", help="the new name")] = None,
-    agent_uid: Uid = None,
-    agent_user: User = None,
-    agent_gid: Gid = None,
-    agent_group: Group = None,
-    checkpoint_storage_config: StorageText = None,
-    checkpoint_storage_config_file: StorageFile = None,
-    default_compute_pool: ComputePool = None,
-    default_aux_pool: AuxPool = None,
+    *,
+    given: dict[str, Any],
     json: Json = False,
 ) -> None:
     """Change a workspace. What is not given stays as it is."""
-    account = {
-        "agentUid": agent_uid,
-        "agentUser": agent_user,
-        "agentGid": agent_gid,
-        "agentGroup": agent_group,
-    }
-    given = _given(
-        checkpoint_storage_config,
-        checkpoint_storage_config_file,
-        default_compute_pool,
-        default_aux_pool,
-        account,
-    )
     if name is not None:
         given["name"] = name
     if not given:
         raise typer.BadParameter("say what to change: det workspace edit --help shows the options")
     one = state(ctx).workspaces.get_workspace(workspace_name)
     one.edit(**given)
-    _show(one, json)
+    render.show_one(DETAILS, one.document, chosen(json, csv=False))
 
 
 @app.command("archive")
@@ -319,7 +262,7 @@ def delete(ctx: typer.Context, workspace_name: Workspace, yes: Yes = False) -> N
     What goes is shown first. Nothing may run in it, and models have to leave it before.
     """
     one = state(ctx).workspaces.get_workspace(workspace_name)
-    say_contents(f"workspace {one.name!r}", one.contents())
+    places.say_contents(f"workspace {one.name!r}", one.contents())
     confirm(f"Delete workspace {one.name!r} with all this? This cannot be undone.", yes)
     one.delete()
-    wait_until_deleted(one, "workspace")
+    places.wait_until_deleted(one, "workspace")

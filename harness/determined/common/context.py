@@ -165,7 +165,7 @@ def _named(paths: Sequence[str]) -> str:
 
 
 def _is_a_windows_script(item: ContextItem) -> bool:
-    """Whether a shell, or the kernel, reads a file whose lines end in CR LF."""
+    """True if a shell or the kernel would read the file, and its lines end in CR LF."""
     if not item.content:
         return False
     first = item.content.partition(b"\n")[0]
@@ -228,12 +228,12 @@ def _require_text(name: str, path: Path) -> None:
     except UnicodeEncodeError:
         raise ContextError(
             f"{_shown(path)}: its name is not UTF-8; rename it or put it into {IGNORE_FILE} (with ? or * for"
-            " what is no text)"
+            " what is not text)"
         ) from None
 
 
 def _shown(path: Path) -> str:
-    """``path`` with the bytes that are no text as ``\\xfc``."""
+    """``path`` with the bytes that are not text as ``\\xfc``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""How Determined's own command line was declared."""
+"""The classes by which Determined's own command line was declared."""
 
 raise ImportError(
     "determined.common.declarative_argparse is not in this release: use argparse; "

@@ -61,7 +61,7 @@ def _pip() -> str:
 def _interpreter() -> Path:
     """The Python of the environment that this package is in.
 
-    In a task that is not this process's: the task has an environment of its own on top, which ends with it.
+    In a task that is not this process's: the task has its own environment on top, which ends with it.
     """
     from importlib import metadata
 

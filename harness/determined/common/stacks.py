@@ -20,7 +20,7 @@ _kept: list[IO[str]] = []
 
 
 def path_of(run_dir: Path, pid: int) -> Path:
-    """Where the process writes."""
+    """The file to which the process writes."""
     return run_dir / f"stacks-{pid}.txt"
 
 

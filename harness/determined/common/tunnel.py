@@ -33,7 +33,7 @@ LARGEST = 64 << 20
 """Bytes of one message, in either direction."""
 _RESET = struct.pack("ii", 1, 0)
 NORMAL = 1000
-"""The code of a websocket's end that is no failure."""
+"""The code of a websocket's end that is not a failure."""
 
 
 class _Secured:
@@ -222,7 +222,7 @@ def join(
 
 
 class Listener:
-    """A port of this machine each of whose connections becomes a tunnel; threads of its own serve it.
+    """A port of this machine each of whose connections becomes a tunnel; its own threads serve it.
 
     ``opened``: makes a tunnel. ``failed``: is told why one cannot be made.
     """

@@ -17,7 +17,7 @@ MOST, LONGEST = 64, 10
 """Of notes, and of the digits of a process id."""
 
 
-class Note:
+class UnsentNote:
     """This process's note. Outside of a task there is none, and a note that cannot be written is left out."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""The memory that this process may still take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMITS = (
 
 
 def available_bytes() -> int:
-    """What the machine and every control group around this process (a container's, a leg's) have left.
+    """The free bytes of the machine and of every control group around this process (a container's, a leg's).
 
     Pages of files that the kernel can take back count as left.
     """

@@ -92,7 +92,7 @@ class Reporter:
         self._settled = 0
         # Counts reports only: those that would be lost if the process ended without its exit handlers.
         self._unsent = 0
-        self._note = unsent.Note()
+        self._note = unsent.UnsentNote()
         self._urgent = False
         self._closing = False
         self._deadline: float | None = None

@@ -42,7 +42,7 @@ class Copy:
         return _Unpickler(io.BytesIO(self._pickled), self._storages).load()
 
 
-class Staging:
+class StateMemory:
     """Memory for the copy of one state at a time.
 
     It is kept for the next copy, because fresh memory costs more time than the copying. It is as large as the

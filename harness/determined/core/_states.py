@@ -14,7 +14,7 @@ from determined.core._everybody import everybody
 from determined.core._metadata import as_json
 from determined.core._sharded_store import ShardedStore
 from determined.core._shards import Shard, merge_metadata
-from determined.core._staging import Copy, Staging
+from determined.core._staging import Copy, StateMemory
 
 FILE = "state.pt"
 
@@ -26,12 +26,12 @@ class States:
 
     def __init__(self, dist: DistributedContext) -> None:
         self._dist = dist
-        self._staging = Staging()
+        self._staging = StateMemory()
         self._twin: DistributedContext | None = None
         self._group: Any = None
 
     def copy(self, state: Any, processes: int = 1) -> Copy | None:
-        """See :meth:`Staging.copy`."""
+        """See :meth:`StateMemory.copy`."""
         return self._staging.copy(state, processes)
 
     def close(self) -> None:

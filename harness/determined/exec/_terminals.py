@@ -32,12 +32,12 @@ SIDE = 1000
 _TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
-class Refused(Exception):
+class TerminalRefused(Exception):
     """The client is told these words."""
 
 
 @dataclass(frozen=True)
-class Program:
+class TerminalProgram:
     """A program to run on a terminal."""
 
     argv: list[str]
@@ -50,7 +50,7 @@ class Terminals:
     """Serves connections. ``used`` is told when a terminal begins (1) and ends (-1)."""
 
     secret_hash: str
-    program: Program
+    program: TerminalProgram
     used: Callable[[int], None]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +61,7 @@ class Terminals:
                 hello, rest = await self._hello(reader, frames)
         except (TimeoutError, EOFError, OSError):
             return
-        except (Refused, ValueError) as error:
+        except (TerminalRefused, ValueError) as error:
             with contextlib.suppress(OSError):
                 writer.write(shells.frame(Frame.REFUSED, str(error).encode()))
                 await writer.drain()
@@ -84,10 +84,12 @@ class Terminals:
         kind, content = found[0]
         hello = json.loads(content) if kind == Frame.HELLO else None
         if not isinstance(hello, dict):
-            raise Refused("this is a terminal of a shell: open it by det shell open --no-ssh ID")
+            raise TerminalRefused(
+                "this is a terminal of a shell: open it by det shell open --no-ssh ID"
+            )
         given = shells.hash_of(str(hello.get("secret") or ""))
         if not hmac.compare_digest(given, self.secret_hash):
-            raise Refused("this is not the shell's key: only its owner may open a terminal")
+            raise TerminalRefused("this is not the shell's key: only its owner may open a terminal")
         return hello, found[1:]
 
 
@@ -96,7 +98,7 @@ class Terminal:
 
     def __init__(
         self,
-        program: Program,
+        program: TerminalProgram,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         frames: Frames,

@@ -23,7 +23,7 @@ from determined.common.wire import doors, shells
 from determined.common.wire.doors import Hello
 from determined.common.wire.shells import Frame, Frames
 from determined.exec import _sshd
-from determined.exec._terminals import END_SECONDS, Program, Terminal, end, exit_frame
+from determined.exec._terminals import END_SECONDS, Terminal, TerminalProgram, end, exit_frame
 
 _PR_SET_PDEATHSIG = 1
 NOWHERE = "/nonexistent"
@@ -61,7 +61,7 @@ async def connection() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
 
 
 async def piped(
-    program: Program, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    program: TerminalProgram, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """A program whose output and errors come apart, to its end or the connection's."""
     process = await asyncio.create_subprocess_exec(
@@ -141,7 +141,7 @@ async def run(hello: Hello) -> None:
     reader, writer = await connection()
     work_dir = env.get(doors.WORK_DIR) or env.get("DET_WORKDIR") or "/"
     argv = hello.argv or [_sshd.login_shell(env)]
-    program = Program(argv, own, work_dir)
+    program = TerminalProgram(argv, own, work_dir)
     try:
         if hello.tty:
             if hello.banner:

@@ -83,7 +83,7 @@ def is_used(
     return bool(kernels or terminals)
 
 
-class Use:
+class NotebookUse:
     """Tells the service whether the notebook is used."""
 
     def __init__(self, session: Session, info: ClusterInfo, token: str) -> None:
@@ -222,7 +222,7 @@ def main() -> None:
     if not given["restore"]:
         # Beside JupyterLab's start: a storage's library takes a while to import.
         kept = _files(given, directory, refusal)
-    use = Use(session, info, token)
+    use = NotebookUse(session, info, token)
     while True:
         try:
             code = jupyter.wait(LOOK_S)

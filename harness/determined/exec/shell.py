@@ -1,6 +1,6 @@
 """``python3 -m determined.exec.shell``: what a shell's task runs. It lets the shell's owner in.
 
-One port is ssh's: each connection gets an sshd of its own, which runs as the task's account. The other port
+One port is ssh's: each connection gets a separate sshd, which runs as the task's account. The other port
 is for terminals where there is no sshd, or no ssh. Both want the shell's key, which only its owner has.
 """
 
@@ -21,7 +21,7 @@ from determined.common.api import Session, errors
 from determined.common.forking.process import tied_to_parent
 from determined.common.wire import shells
 from determined.exec import _sshd
-from determined.exec._terminals import Program, Terminals
+from determined.exec._terminals import TerminalProgram, Terminals
 
 MOST = 200
 """Connections at a time."""
@@ -69,7 +69,7 @@ class Service:
         return 200
 
 
-class Use:
+class ShellUse:
     """Counts who is in, and tells the service when the first one comes and the last one goes."""
 
     def __init__(self, service: Service) -> None:
@@ -99,7 +99,9 @@ class Use:
                 told = in_use
 
 
-async def serve_ssh(sshd: _sshd.Sshd | None, no_ssh: str, use: Use, sock: socket.socket) -> None:
+async def serve_ssh(
+    sshd: _sshd.Sshd | None, no_ssh: str, use: ShellUse, sock: socket.socket
+) -> None:
     """One connection to ssh's port."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(TimeoutError):
@@ -141,7 +143,7 @@ async def _first_byte(sock: socket.socket) -> bool:
         return False
 
 
-async def serve_terminal(terminals: Terminals, use: Use, sock: socket.socket) -> None:
+async def serve_terminal(terminals: Terminals, use: ShellUse, sock: socket.socket) -> None:
     """One connection to the terminals' port."""
     if use.is_full:
         return
@@ -203,10 +205,10 @@ async def run() -> None:
         if not sshd.has_sftp:
             say("no sftp-server is installed here: copy files by scp -O, or by rsync")
     service = Service(env["DET_MASTER"], env["DET_SESSION_TOKEN"], env["DET_TASK_ID"])
-    use = Use(service)
+    use = ShellUse(service)
     terminals = Terminals(
         env[shells.SECRET_HASH],
-        Program([_sshd.login_shell(env)], _sshd.environment(env), work_dir),
+        TerminalProgram([_sshd.login_shell(env)], _sshd.environment(env), work_dir),
         use.add,
     )
     works = [

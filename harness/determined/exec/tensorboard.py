@@ -74,7 +74,7 @@ class Room:
 
 
 @dataclass
-class Follower:
+class FileFollower:
     """Copies the files of ``sources`` into ``folder``."""
 
     folder: Path
@@ -125,7 +125,7 @@ def command(folder: Path, task_id: str, arguments: Sequence[str]) -> list[str]:
     ]
 
 
-class Server:
+class TensorBoardServer:
     """TensorBoard's own process. It needs nothing of the cluster's, so it gets none of its tokens."""
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -169,8 +169,8 @@ def main(arguments: Sequence[str]) -> None:
     folder = Path(os.environ.get("DET_RUN_DIR") or ".").resolve() / "tensorboard"
     folder.mkdir(parents=True, exist_ok=True)
     room = Room(folder)
-    follower = Follower(folder, room)
-    server = Server(command(folder, info.task_id, arguments))
+    follower = FileFollower(folder, room)
+    server = TensorBoardServer(command(folder, info.task_id, arguments))
     session = Session(info.master_url, info.session_token)
     path, problem = SOURCES.format(task_id=info.task_id), ""
     sources: list[dict[str, Any]] = []

@@ -196,7 +196,7 @@ def _ours(path: Path, container: dict[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _directives(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """What is wrong with directives of the patch, wherever they stand."""
+    """The mistakes in directives of the patch, wherever they stand."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _directives(item, (*path, index))

@@ -23,6 +23,7 @@ class AccessToken:
         expires_at: when it ends; None: never.
         revoked: True if it was ended for good.
         read_only: True if nothing can be changed by it.
+        workspace: the name of the one workspace that it shows; None: all that its user sees.
         last_used_at: when it was used last, to the hour; None: never.
         document: the service's JSON.
     """
@@ -42,6 +43,7 @@ class AccessToken:
         self.expires_at: str | None = None if expiry is None or expiry >= "9999" else expiry
         self.revoked = bool(data.get("revoked"))
         self.read_only = bool(data.get("readOnly"))
+        self.workspace: str | None = data.get("workspaceName")
         self.last_used_at: str | None = data.get("lastUsedAt")
 
     def set_description(self, description: str) -> None:
@@ -66,7 +68,7 @@ class NewAccessToken:
 
 
 class AccessTokenVerbs:
-    """What :class:`~determined.experimental.Determined` does with access tokens."""
+    """The methods of :class:`~determined.experimental.Determined` for access tokens."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -78,11 +80,13 @@ class AccessTokenVerbs:
         description: str = "",
         read_only: bool = False,
         user_id: int | None = None,
+        workspace_id: int | None = None,
     ) -> NewAccessToken:
         """Makes a token of the user ``user_id`` (default: yourself; others are for administrators).
 
-        ``days``: how long it is good; -1: for ever; None: as long as the cluster says. Raises
-        BadRequestException for longer than the cluster allows, ForbiddenException.
+        ``days``: how long it is good; -1: for ever; None: as long as the cluster says. ``workspace_id``: the
+        one workspace that it shows; it must be ``read_only`` then, and the cluster must have roles. Raises
+        BadRequestException, also for longer than the cluster allows, ForbiddenException.
         """
         owner = authentication.current_user(self._session)["id"] if user_id is None else user_id
         body: dict[str, Any] = {
@@ -90,6 +94,8 @@ class AccessTokenVerbs:
             "description": description,
             "readOnly": read_only,
         }
+        if workspace_id is not None:
+            body["workspaceId"] = workspace_id
         if days is not None:
             body["lifespan"] = "-1" if days == -1 else f"{days * 24:.9f}h"
         answer = self._session.post(TOKENS, json=body)

@@ -68,7 +68,7 @@ class Checkpoint:
         metadata: ``steps_completed`` and the values that the training added.
         state: a :class:`CheckpointState`.
         training: a :class:`CheckpointTrainingMetadata`.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, session: Session, uuid: str) -> None:
@@ -170,7 +170,7 @@ class Checkpoint:
         self._change_metadata({"metadata": _as_json(metadata)})
 
     def remove_metadata(self, keys: list[str]) -> None:
-        """Removes top-level keys; a missing key is no error."""
+        """Removes top-level keys; a missing key is not an error."""
         self._change_metadata({"remove": list(keys)})
 
     def _known_metadata(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from determined.common.api.session import Session
 
 JOBS = "/api/v1/job-queues"
+MESSAGE = "/api/v1/master/cluster_message"
 
 
 class Agent:
@@ -153,6 +154,37 @@ class ClusterVerbs:
         """
         found: dict[str, Any] = self._session.get("/api/v1/master/config")
         return found
+
+    def get_cluster_message(self) -> dict[str, Any] | None:
+        """What administrators tell all users now: ``message``, ``startTime``, ``endTime``, ``createdTime``;
+        None: nothing. Administrators also get a message that begins later.
+        """
+        found: dict[str, Any] | None = self._session.get(MESSAGE)["clusterMessage"]
+        return found
+
+    def set_cluster_message(
+        self,
+        message: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        duration: str | None = None,
+    ) -> None:
+        """Tells all users a message, in place of the one before. Administrators only.
+
+        Args:
+            start, end: when they see it, in RFC 3339; default: from now on, for ever.
+            duration: in place of ``end``: the time from ``start`` on, such as ``1h30m``, ``5d`` or ``2w``.
+
+        Raises BadRequestException.
+        """
+        body = {"message": message, "startTime": start, "endTime": end, "duration": duration}
+        given = {name: value for name, value in body.items() if value is not None}
+        self._session.put(MESSAGE, json=given)
+
+    def clear_cluster_message(self) -> None:
+        """Takes the message away. Administrators only."""
+        self._session.delete(MESSAGE)
 
     def preview_search(self, config: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
         """The trials that a search would create, simulated by the service.

@@ -46,7 +46,7 @@ class Experiment:
         state: an :class:`ExperimentState`.
         progress: 0 to 1; None if it is not known.
         name, description, notes, labels, archived, project_id, workspace_id: as shown in lists.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, experiment_id: int, session: Session) -> None:
@@ -435,6 +435,12 @@ class Experiment:
         answer = self._session.delete(path, params={"timeout_seconds": 0})
         deletion_id: int | None = answer.get("deletionId")
         return deletion_id
+
+    def page(self) -> str:
+        """The address of its page, which asks a browser for a login; `det open ID` logs it in."""
+        from determined.common.wire import pages
+
+        return self._session.master + pages.experiment(self._id)
 
     def mlflow_page(self) -> str | None:
         """The address of the trials in MLflow, of a single one's run; None if the service has no MLflow."""

@@ -26,7 +26,7 @@ def _parts(ids: Sequence[int]) -> Iterator[list[int]]:
 
 
 class ExperimentVerbs:
-    """What :class:`~determined.experimental.Determined` does with experiments."""
+    """The methods of :class:`~determined.experimental.Determined` for experiments."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

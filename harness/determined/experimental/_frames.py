@@ -1,4 +1,4 @@
-"""What an experiment has found, as pandas DataFrames."""
+"""Trials, metrics and checkpoints of an experiment as pandas DataFrames."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class ModelVersion:
         aliases: the names that stand for this version now.
         username, creation_time, last_updated_time: who registered it, and when.
         lineage: the experiment, trial and data that it comes from (keys as in the REST API), ``{}`` in lists.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, session: Session, model_version: int, model_name: str) -> None:
@@ -178,7 +178,7 @@ class Model:
         num_versions: how many versions it has.
         archived: whether it changes no more.
         workspace_id: its workspace.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, session: Session, name: str) -> None:
@@ -295,7 +295,7 @@ class Model:
         return f"{self._path}/aliases/{quote(alias, safe='')}"
 
     def alias_history(self, alias: str | None = None) -> list[AliasMove]:
-        """Who moved the aliases (or one of them) when and from where, the oldest move first."""
+        """The moves of all aliases, or of one, oldest first."""
         found = pages.read(self._session, f"{self._path}/alias-history", "moves", {"alias": alias})
         return [
             AliasMove(
@@ -332,7 +332,7 @@ class Model:
         self._change_metadata({"metadata": metadata})
 
     def remove_metadata(self, keys: list[str]) -> None:
-        """Removes top-level keys; a missing key is no error."""
+        """Removes top-level keys; a missing key is not an error."""
         given: Any = keys
         if isinstance(given, str) or not all(isinstance(key, str) for key in given):
             raise ValueError(f"remove_metadata() takes a list of keys, not {keys!r}")
@@ -391,7 +391,7 @@ class Model:
 
 
 class ModelVerbs:
-    """What :class:`~determined.experimental.Determined` does with the model registry."""
+    """The methods of :class:`~determined.experimental.Determined` for the model registry."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -14,7 +14,7 @@ EVERYTHING = -1
 
 
 class PeopleVerbs:
-    """What the command line does with groups and roles; each answer is the service's JSON."""
+    """The requests of the command line about groups and roles; each answer is the service's JSON."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -223,7 +223,7 @@ class _Download:
                     found.unlink()
 
     def _look(self, file: _File) -> None:
-        """What an earlier download has left of it."""
+        """The part of the file that an earlier download has written."""
         path = self._folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file() or path.is_symlink():

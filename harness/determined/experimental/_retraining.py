@@ -24,7 +24,7 @@ class RetrainingRun:
     Attributes:
         id, state, reason: its number, the name of its state, and why it is in it.
         end_time: None while it runs, or waits for an approval.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class Retraining:
 
 
 class RetrainingVerbs:
-    """What :class:`Determined` does with retrainings."""
+    """The methods of :class:`Determined` for retrainings."""
 
     _session: Session
 

@@ -146,10 +146,16 @@ class Submission:
         """Has the service check the request, which stores nothing; the configuration as it would be stored.
         Raises BadRequestException.
         """
+        return dict(self._check(session)["config"])
+
+    def explain(self, session: Session) -> list[dict[str, Any]]:
+        """As :meth:`validate`: the ``path``, ``value`` and ``source`` of each value of that configuration."""
+        return list(self._check(session, explain=True)["sources"])
+
+    def _check(self, session: Session, **more: Any) -> Any:
         # Without the files: the check does not need them, and they may be large.
         body = {name: value for name, value in self.body().items() if name != "modelDefinition"}
-        answer = session.post(EXPERIMENTS, json={**body, "validateOnly": True})
-        return dict(answer["config"])
+        return session.post(EXPERIMENTS, json={**body, "validateOnly": True, **more})
 
     def send(self, session: Session) -> Submitted:
         """Submits the experiment. Raises BadRequestException if the service refuses it."""

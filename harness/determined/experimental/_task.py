@@ -36,7 +36,7 @@ class Task:
             TERMINATING, TERMINATED; without a kind ACTIVE, PAUSED, COMPLETED, CANCELED, ERROR and the like.
         config: the complete configuration, of a task with a kind.
         warnings: what the service warned of when the task was launched from here.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, session: Session, task_id: str, kind: TaskKind | None = None) -> None:
@@ -62,13 +62,13 @@ class Task:
 
     @property
     def _path(self) -> str:
-        """The address of what only its kind has."""
+        """The path of the routes that only this kind of task has."""
         where = TASKS if self.kind is None else f"/api/v1/{self.kind.plural}"
         return f"{where}/{self._quoted}"
 
     @property
     def _task_path(self) -> str:
-        """The address of what every task has."""
+        """The path of the routes that every task has."""
         return f"{TASKS}/{self._quoted}"
 
     @property
@@ -96,12 +96,12 @@ class Task:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no process of a task with a kind runs any more."""
+        """True if the task has ended; for a task with a kind."""
         return self.document.get("state") == _TERMINATED
 
     @property
     def exit_code(self) -> int:
-        """What a shell would say of an ended task with a kind: its exit code, 128 and its signal, else 1."""
+        """As in a shell, for an ended task with a kind: its exit code, 128 plus its signal, else 1."""
         return tasks.exit_code(self.document)
 
     def waits_because(self) -> str | None:
@@ -195,7 +195,7 @@ class Task:
 
 
 class TaskVerbs:
-    """What :class:`Determined` does with tasks; `det` imports no more for most of its commands for them."""
+    """The methods of :class:`Determined` for tasks; most commands of `det` for tasks import no more."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

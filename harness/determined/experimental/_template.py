@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from urllib.parse import quote
 from determined.common.api import Session, pages
 
 TEMPLATES = "/api/v1/templates"
-FILE, DEFAULT = "the file", "the cluster, or a default"
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Template:
     Attributes:
         name: the template's name.
         config: fields of configurations.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
         remarks: the service's sentences on what was last written.
     """
 
@@ -73,44 +72,18 @@ class Template:
 
         Nothing is submitted. Raises ConfigError, BadRequestException.
         """
-        from determined.expconf import legacy
         from determined.experimental import _submission
 
         planned = _submission.plan(config, None, (), template=self.name)
-        complete = planned.validate(self._session)
-        layers = [
-            (FILE, legacy.shim(planned.config.document.data)),
-            (f"template {self.name}", legacy.shim(self.config)),
-        ]
-        return list(_sources(complete, layers, ""))
+        return [Source(**one) for one in planned.explain(self._session)]
 
 
 def _path(name: str) -> str:
     return f"{TEMPLATES}/{quote(name, safe='')}"
 
 
-def _sources(value: Any, layers: list[tuple[str, Any]], path: str) -> Iterator[Source]:
-    """``layers``: those that have something at ``path``, the upper one first, each with its name."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            # A layer in a shorter form of the field gives all that is below it.
-            found = [
-                (name, layer.get(key) if isinstance(layer, dict) else layer)
-                for name, layer in layers
-                if not isinstance(layer, dict) or layer.get(key) is not None
-            ]
-            yield from _sources(inner, found, f"{path}.{key}" if path else str(key))
-        return
-    names = [name for name, _ in layers]
-    if isinstance(value, list) and len(names) > 1 and layers[0][1] != value:
-        source = " and ".join(names)
-    else:
-        source = names[0] if names else DEFAULT
-    yield Source(path, value, source)
-
-
 class TemplateVerbs:
-    """What :class:`~determined.experimental.Determined` does with templates."""
+    """The methods of :class:`~determined.experimental.Determined` for templates."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -33,7 +33,7 @@ class Trial:
         restarts: how many times it was restarted after a failure.
         steps_completed: the last step that it reported.
         task_id: the task that it runs as now, or ran as last.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, trial_id: int, session: Session) -> None:

@@ -17,7 +17,7 @@ class User:
         admin, active, remote: whether the user is an administrator, may log in, logs in elsewhere.
         agent_uid, agent_gid, agent_user, agent_group: the account on agents that the user is linked with, or
             None.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     def __init__(self, data: dict[str, Any], session: Session) -> None:
@@ -142,7 +142,7 @@ class User:
 
 
 class UserVerbs:
-    """What :class:`~determined.experimental.Determined` does with users."""
+    """The methods of :class:`~determined.experimental.Determined` for users."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

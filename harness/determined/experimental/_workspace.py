@@ -18,7 +18,7 @@ _POLL_S = 0.5
 
 
 class _Place:
-    """What workspaces and projects have in common."""
+    """The common part of workspaces and projects."""
 
     _path: str
     _noun: str
@@ -34,25 +34,25 @@ class _Place:
         raise NotImplementedError
 
     def archive(self) -> None:
-        """From now on nothing can be made in it."""
+        """Archive it: nothing can be made in it until it is unarchived."""
         self._session.post(f"{self._path}/archive")
         self.reload()
 
     def unarchive(self) -> None:
-        """Things can be made in it again."""
+        """Unarchive it: things can be made in it again."""
         self._session.post(f"{self._path}/unarchive")
         self.reload()
 
     def contents(self) -> dict[str, Any]:
-        """Counts of what a deletion takes with it, and of what has to end or leave before: the service's
-        JSON."""
+        """Counts of the things that a deletion removes, and of those that must end or leave before it, as the
+        service's JSON."""
         return dict(self._session.get(f"{self._path}/contents")["contents"])
 
     def delete(self) -> None:
         """Requests its deletion with all that is in it; :meth:`wait_until_deleted` waits for the end.
 
         Raises APIException (409) while something runs in it, and ForbiddenException if something in it
-        belongs to another user and one is no administrator.
+        belongs to another user and one is not an administrator.
         """
         self._session.delete(self._path)
 
@@ -82,7 +82,7 @@ class Project(_Place):
         notes: dictionaries with ``name`` and ``contents``.
         n_experiments, n_active_experiments: how many there are, and how many have not ended.
         workspace_id, username: its workspace, and its owner's name.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     _noun = "project"
@@ -181,7 +181,7 @@ class Workspace(_Place):
 
     Attributes:
         id, name: its number and its name.
-        document: the service's JSON, with fields that are no attributes.
+        document: the service's JSON, including fields that are not attributes.
     """
 
     _noun = "workspace"
@@ -192,7 +192,7 @@ class Workspace(_Place):
         workspace_id: int | None = None,
         workspace_name: str | None = None,
     ) -> None:
-        """By its id or by its name, not both. Raises NotFoundException for a name that there is not."""
+        """By its id or by its name, not both. Raises NotFoundException for an unknown name."""
         if (workspace_id is None) == (workspace_name is None):
             raise ValueError("a workspace is given by its id or by its name, not by both")
         self._session = session
@@ -330,7 +330,7 @@ def _names(session: Session, path: str, key: str) -> Iterable[Any]:
 
 
 class WorkspaceVerbs:
-    """What :class:`~determined.experimental.Determined` does with workspaces."""
+    """The methods of :class:`~determined.experimental.Determined` for workspaces."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -85,6 +85,7 @@ __all__ = [
     "accounting",
     "accounting_csv",
     "change_experiments",
+    "clear_cluster_message",
     "create_access_token",
     "create_experiment",
     "create_generic_task",
@@ -99,6 +100,7 @@ __all__ = [
     "find_experiments",
     "get_checkpoint",
     "get_cluster_config",
+    "get_cluster_message",
     "get_experiment",
     "get_model",
     "get_model_by_id",
@@ -135,6 +137,7 @@ __all__ = [
     "preview_notebook",
     "preview_search",
     "remove_checkpoint_files",
+    "set_cluster_message",
     "set_template",
     "stream_trials_metrics",
     "stream_trials_training_metrics",
@@ -254,6 +257,9 @@ accounting = _function(Determined.accounting)
 accounting_csv = _function(Determined.accounting_csv)
 iter_service_log = _function(Determined.iter_service_log)
 get_cluster_config = _function(Determined.get_cluster_config)
+get_cluster_message = _function(Determined.get_cluster_message)
+set_cluster_message = _function(Determined.set_cluster_message)
+clear_cluster_message = _function(Determined.clear_cluster_message)
 preview_search = _function(Determined.preview_search)
 
 create_retraining = _function(Determined.create_retraining)

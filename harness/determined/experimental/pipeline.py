@@ -321,10 +321,14 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Planned:
-    """A pipeline that was checked as far as that is possible without the service. ``files``: by name."""
+    """A pipeline that was checked as far as that is possible without the service.
+
+    ``files``: by name. ``project_id``: the project of its experiments; None: Uncategorized's.
+    """
 
     plan: Plan
     files: dict[str, list[ContextItem]]
+    project_id: int | None = None
 
     def body(self) -> dict[str, Any]:
         """The request, but for its key."""
@@ -333,6 +337,7 @@ class Planned:
         return {
             "pipeline": self.plan.to_json(),
             "modelDefinitions": {name: context.to_json(one) for name, one in self.files.items()},
+            **({} if self.project_id is None else {"projectId": self.project_id}),
         }
 
 
@@ -384,14 +389,19 @@ def submit(
     params: Mapping[str, Any] | None = None,
     client: Determined | None = None,
     idempotency_key: str | None = None,
+    project_id: int | None = None,
 ) -> PipelineRun:
     """Checks the pipeline, and has the cluster run it.
 
-    ``params``: in the place of the values in the file. ``idempotency_key``: another submission with the same
+    ``params``: in the place of the values in the file. ``project_id``: the project of its experiments;
+    ``idempotency_key``: another submission with the same
     key is the same pipeline. Raises ConfigError and ContextError before anything is sent, or
     BadRequestException.
     """
-    return send(_session(client), plan(given, params), idempotency_key)
+    from dataclasses import replace
+
+    planned = replace(plan(given, params), project_id=project_id)
+    return send(_session(client), planned, idempotency_key)
 
 
 def get(pipeline_id: int, *, client: Determined | None = None) -> PipelineRun:

@@ -111,7 +111,7 @@ class StorageManager(abc.ABC):
       change the checkpoint. :meth:`download` verifies size and checksum of every file it delivers. A file
       that its owner could execute when it was stored is executable again.
     - :meth:`verify` before a checkpoint is relied on: it reads every byte.
-    - :meth:`delete` any number of times; deleting what is not there is no error (a collector may be
+    - :meth:`delete` any number of times; deleting what is not there is not an error (a collector may be
       killed and run again). A crash in a complete deletion never leaves a part that looks complete.
     - :meth:`put` adds or replaces a file that belongs to no checkpoint (TensorBoard files),
       :meth:`fetch` gets such files back.

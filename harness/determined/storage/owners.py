@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def insist(top: Path, path: Path, act: Callable[[], T]) -> T:
-    """What ``act`` returns. Where root is denied it, ``act`` runs again as the owner of ``top``, and then as
+    """The result of ``act``. Where root is denied it, ``act`` runs again as the owner of ``top``, and then as
     the owner of ``path``, which lies below ``top``.
 
     ``act``: raises StorageError, caused by the PermissionError; may run several times, and in this thread

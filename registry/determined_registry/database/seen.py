@@ -1,7 +1,7 @@
 """The tables as one user may see them: a view for each in the schema :data:`SCHEMA`.
 
 A connection whose ``search_path`` is this schema alone reads the views under the tables' names, so no
-statement needs a condition of its own, and none can be forgotten. A view holds the rows that lie in the
+statement needs its own condition, and none can be forgotten. A view holds the rows that lie in the
 workspaces which the connection's settings name (:data:`SETTINGS`); without them it is empty.
 
 :func:`drop` and :func:`make` go around each migration, in its transaction: a column that a view shows could
@@ -28,7 +28,7 @@ ALL = "{0}"
 class Seen:
     """What a connection shows: by kind of thing the workspaces, as Postgres writes an array (``{1,2}``) or
     :data:`ALL`; the ``user`` who asks, by number; and, if a process of a task asks, its ``experiment`` ("0":
-    it is no trial's) and ``task``."""
+    it is not a trial's) and ``task``."""
 
     user: str
     experiment: str
@@ -169,6 +169,7 @@ CONDITIONS: Mapping[str, str] = {
     "workspaces": _listed("x.id", "workspaces"),
     "projects": _listed("x.workspace_id", "projects"),
     "workspace_pins": _listed("x.workspace_id", "workspaces"),
+    "project_visits": f"EXISTS (SELECT FROM {SCHEMA}.projects s WHERE s.id = x.project_id)",
     "pool_bindings": _listed("x.workspace_id", "workspaces"),
     "config_policies": f"x.workspace_id IS NULL OR {_listed('x.workspace_id', 'workspaces')}",
     "experiments": f"{_listed('x.project_id', 'experiments')} OR {_OF_PROCESS.format('x')}",
@@ -239,6 +240,7 @@ OPEN = frozenset(
         "disabled_machines",
         "group_members",
         "groups",
+        "page_tickets",
         "pools",
         "role_assignments",
         "slots",

@@ -234,7 +234,7 @@ class Artifacts(ArtifactRepository, StreamUploadMixin):
         artifact_file_name: str,
         artifact_path: str | None = None,
     ) -> None:
-        """As :meth:`log_artifact`, of what comes in ``chunks``."""
+        """As :meth:`log_artifact`, for bytes that come in ``chunks``."""
         name = posixpath.join(artifact_path or "", artifact_file_name)
         if whole := body_of_request.get():
             await asyncio.to_thread(self._keep, name, Path(whole), move=True)

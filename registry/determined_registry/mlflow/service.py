@@ -69,7 +69,7 @@ def refuse(sentence: str) -> NoReturn:
 
 
 def missing(what: str) -> MlflowException:
-    """The refusal (404) of what does not exist."""
+    """The answer (404) for a thing that does not exist."""
     # "not found" is what MLflow's own clients look for.
     return MlflowException(f"{what} not found: it does not exist", RESOURCE_DOES_NOT_EXIST)
 

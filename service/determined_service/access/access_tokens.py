@@ -61,16 +61,18 @@ def expiry(lifespan: str | None, allowed: Tokens) -> datetime.timedelta | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A token to be made. ``life`` None: it does not expire."""
+class TokenRequest:
+    """A token to be made. ``life`` None: it does not expire. ``workspace_id`` None: it is good for all that
+    its user sees."""
 
     user_id: int
     life: datetime.timedelta | None
     description: str
     read_only: bool
+    workspace_id: int | None = None
 
 
-async def create(conn: AsyncConnection, wanted: Wanted, most: int) -> tuple[int, str]:
+async def create(conn: AsyncConnection, wanted: TokenRequest, most: int) -> tuple[int, str]:
     """The id and the token, which nobody can read again. Raises OverQuota: the user has ``most`` already."""
     await hold_name(conn, f"access tokens/{wanted.user_id}")
     own = (_s.user_id == wanted.user_id) & _s.is_access_token
@@ -98,6 +100,7 @@ async def create(conn: AsyncConnection, wanted: Wanted, most: int) -> tuple[int,
             is_access_token=True,
             description=wanted.description,
             read_only=wanted.read_only,
+            workspace_id=wanted.workspace_id,
         )
         .returning(_s.id)
     )

@@ -33,7 +33,7 @@ from determined_service.access.principal import (
     RunRef,
     ended,
 )
-from determined_service.access.roles import roles_column, standing
+from determined_service.access.roles import rights_within, roles_column, standing
 from determined_service.access.sessions import ACCESS, PAGES, SEEN, note_use
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
@@ -102,6 +102,7 @@ async def find_principal(conn: AsyncConnection, token: str, has_roles: bool) -> 
                 (user_sessions.c.seen_at < sa.func.now() - SEEN).label("seen_long_ago"),
                 user_sessions.c.is_access_token,
                 user_sessions.c.read_only,
+                user_sessions.c.workspace_id,
                 roles_column(has_roles),
             )
             .join(user_sessions, user_sessions.c.user_id == users.c.id)
@@ -123,6 +124,13 @@ async def find_principal(conn: AsyncConnection, token: str, has_roles: bool) -> 
     if found.seen_long_ago:
         await note_use(conn, wanted)
     admin, rights = standing(found.admin, found.roles, has_roles)
+    if found.workspace_id is not None:
+        if not has_roles:
+            raise Unauthenticated(
+                "this access token is good for one workspace, and the cluster has no roles any more that "
+                "keep it there: log in, or make another token"
+            )
+        admin, rights = False, rights_within(found.workspace_id, admin, rights)
     return Principal(
         USER,
         found.id,
@@ -130,6 +138,7 @@ async def find_principal(conn: AsyncConnection, token: str, has_roles: bool) -> 
         admin,
         by_access_token=found.is_access_token,
         read_only=found.read_only,
+        workspace_id=found.workspace_id,
         rights=rights,
     )
 
@@ -152,7 +161,7 @@ class Authenticator:
         self._agent_token = settings.agent_token.get_secret_value()
         self._agent: Principal | None = None
         self._known: dict[str, _Remembered] = {}
-        self._passes: dict[str, Principal] = {}
+        self._passes: dict[str, tuple[Principal, str]] = {}
 
     @property
     def has_roles(self) -> bool:
@@ -160,18 +169,23 @@ class Authenticator:
         return self._settings.cluster.has_roles
 
     @contextlib.contextmanager
-    def lend(self, principal: Principal) -> Iterator[str]:
+    def lend(self, principal: Principal, session: str = "") -> Iterator[str]:
         """A token that means ``principal`` as long as the block lasts, and in this process only.
 
         For a program of ours that answers the request in the subject's name: it never sees the subject's
-        token, and this one is worthless after the request.
+        token, and this one is worthless after the request. ``session``: see :meth:`session_of`.
         """
         token = f"{PASS}{new_token()}"
-        self._passes[token] = principal
+        self._passes[token] = principal, session
         try:
             yield token
         finally:
             del self._passes[token]
+
+    def session_of(self, token: str) -> str:
+        """The token of the session behind a request with ``token``: of a lent one, what it was lent for."""
+        _, session = self._passes.get(token, (None, token))
+        return session
 
     def is_agent(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self._agent_token.encode())
@@ -197,7 +211,7 @@ class Authenticator:
             lent = self._passes.get(token)
             if lent is None:
                 raise Unauthenticated("the request that this pass was made for has ended")
-            return lent
+            return lent[0]
         if token.startswith(serving.PREFIX):
             return await self._serving(token)
         known = self._known.get(token)

@@ -84,6 +84,7 @@ class Principal:
     serves: Served | None = None
     by_access_token: bool = False
     read_only: bool = False  # by an access token that was made so
+    workspace_id: int | None = None  # the one that its access token is good for
     rights: Rights | None = None  # None: no roles hold for it, and it sees everything
 
     @property

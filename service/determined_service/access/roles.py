@@ -141,6 +141,15 @@ def roles_column(has_roles: bool) -> sa.Label[Any]:
     return (assigned_to(users.c.id) if has_roles else sa.null()).label("roles")
 
 
+def rights_within(workspace_id: int, admin: bool, rights: Rights | None) -> Rights:
+    """What is left in that workspace of what a user, perhaps an administrator, may do."""
+    if admin or rights is None:
+        allowed = ROLES[WORKSPACE_ADMIN].allows
+    else:
+        allowed = rights.everywhere | rights.inside.get(workspace_id, frozenset())
+    return Rights(frozenset(), {workspace_id: allowed - CLUSTER_WIDE})
+
+
 def standing(
     admin: bool, roles: Iterable[tuple[str, int | None]] | None, has_roles: bool
 ) -> tuple[bool, Rights | None]:

@@ -30,6 +30,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | administer | role | administrators (assign one that holds everywhere) |
 | administer | user | administrators (name, rights and state of an account) |
 | delete | experiment, checkpoint, model, pipeline, template | as to change them |
+| create | session | every user who is logged in, for itself (a browser's, from a login; no access token) |
 | delete | session | every caller with its token |
 | create | access token | every user who is logged in, for itself; administrators, for others |
 | change | access token | the user whose token it is, logged in; administrators |
@@ -152,6 +153,7 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.ADMINISTER, Kind.ROLE): Grant.ADMINISTRATOR,
     (Action.DELETE, Kind.EXPERIMENT): Grant.OWNER,
     (Action.DELETE, Kind.CHECKPOINT): Grant.OWNER,
+    (Action.CREATE, Kind.SESSION): Grant.USER,
     (Action.DELETE, Kind.SESSION): Grant.LOGGED_IN,
     (Action.READ, Kind.ACCESS_TOKEN): Grant.USER,
     (Action.CREATE, Kind.ACCESS_TOKEN): Grant.USER,

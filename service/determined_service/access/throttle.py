@@ -26,8 +26,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
-from determined_service.base.addresses import network
 from determined_service.base.errors import TooManyRequests
+from determined_service.base.networks import network
 
 SIZE = 10_000
 """Entries of each account book; the longest unused goes first."""

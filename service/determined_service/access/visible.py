@@ -63,7 +63,8 @@ def seen_by(subject: Principal) -> Seen | None:
         return None
     own = subject.allocation
     return Seen(
-        user=str(subject.user_id),
+        # By a token of one workspace, not even its user's things elsewhere.
+        user=str(subject.user_id if subject.workspace_id is None else 0),
         experiment=str((own and own.experiment_id) or 0),
         task="" if own is None else own.task_id,
         **found,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 _ADVICE = {
-    r"/api/v1/master/cluster_message": "messages to all users are not kept; tell them in another way",
     r"/oauth2/.*": "OAuth is not supported: log in with name and password (det user login NAME)",
     r"/api/v1/webhooks(/.*)?": "ask for states (det e wait ID), or let Prefect tell you: its automations",
     r"/api/v1/cleanup_logs": "logs are kept until their experiment is deleted: det e delete ID",

@@ -1,14 +1,12 @@
-"""Addresses of clients and of the service: which machine, and whether it is this one."""
+"""The address from which a request comes, and whether that is this machine."""
 
 from __future__ import annotations
 
-import ipaddress
-
 from starlette.requests import Request
 
+from determined_service.base.networks import is_loopback
+
 LOOPBACK = "127.0.0.1"
-LONGEST = 60
-"""Characters that are kept of an address that is none."""
 
 
 def client_address(request: Request) -> str:
@@ -28,28 +26,3 @@ def is_from_here(request: Request) -> bool:
     return is_loopback(client_address(request)) and not any(
         name in request.headers for name in ("forwarded", "x-forwarded-for")
     )
-
-
-def network(address: str) -> str:
-    """The address, or of IPv6 the /64 in which one machine chooses freely. Names stay as they are."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address[:LONGEST]
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, 64), strict=False))
-
-
-def is_loopback(address: str) -> bool:
-    """True if the address is this machine's own; of names, only ``localhost`` counts."""
-    if address == "localhost":
-        return True
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback

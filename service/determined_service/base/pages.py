@@ -6,10 +6,11 @@ import functools
 import importlib.util
 from urllib.parse import urlsplit
 
+from determined.common.wire.pages import HOME
 from determined_service.base import hosts
 from determined_service.base.settings import Settings
 
-FRONT_HOME = "/det"
+FRONT_HOME = HOME
 """The path below which the service's own pages are."""
 _ANY_HOST = ("0.0.0.0", "::", "")
 PREFECT_HOME = "/prefect"
@@ -61,3 +62,13 @@ def elsewhere(settings: Settings, label: str, host: str) -> str | None:
 def has_mlflow() -> bool:
     """True if MLflow is installed beside the service; it is not imported."""
     return importlib.util.find_spec("mlflow") is not None
+
+
+def is_front(address: str) -> bool:
+    """True if the address, without a host name, leads to one of the service's own pages."""
+    return (
+        address.startswith(f"{FRONT_HOME}/")
+        and "//" not in address.partition("?")[0]
+        and "\\" not in address
+        and address.isprintable()
+    )

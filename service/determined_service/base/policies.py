@@ -14,7 +14,7 @@ from determined.expconf import legacy, masking, merging, paths
 from determined.expconf.problems import show
 from determined.expconf.tasks import merged_above
 from determined_service.base.errors import BadRequest
-from determined_service.base.policy import TASKS, Held, Policy
+from determined_service.base.policy import TASKS, ConfigPolicy, Held
 
 
 def above(held: Held) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def above(held: Held) -> dict[str, Any]:
     return merged
 
 
-def _over(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
+def _over(policy: ConfigPolicy, given: Mapping[str, Any]) -> dict[str, Any]:
     if policy.workload == TASKS:
         return merged_above(policy.invariant, given)
     return merging.overlaid(legacy.shim(policy.invariant), legacy.shim(given))
@@ -33,7 +33,7 @@ def _over(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def overridden(held: Held, given: Mapping[str, Any]) -> list[str]:
     """Remarks on the values of ``given`` (a user's, over those of its template) that do not count."""
-    before = _over(Policy(held[0].workload, None, b"{}"), given) if held else {}
+    before = _over(ConfigPolicy(held[0].workload, None, b"{}"), given) if held else {}
     after, said, remarks = before, set[paths.Path](), []
     for policy in reversed(held):
         after = _over(policy, after)
@@ -97,12 +97,12 @@ def limit_slots(held: Held, resources: Mapping[str, Any]) -> tuple[dict[str, Any
     return found, [f"resources.max_slots is {most}: {policy.whose} allows no more"]
 
 
-def _strictest(held: Held) -> tuple[int, Policy] | None:
+def _strictest(held: Held) -> tuple[int, ConfigPolicy] | None:
     limits = [(one.max_slots, one) for one in held if one.max_slots is not None]
     return min(limits, key=lambda limit: limit[0]) if limits else None
 
 
-def _require_slots(wanted: int, most: int, policy: Policy, where: str) -> None:
+def _require_slots(wanted: int, most: int, policy: ConfigPolicy, where: str) -> None:
     if wanted > most:
         raise BadRequest(
             f"{where}: {wanted} found, at most {most} are allowed: {policy.whose} says so in "
@@ -111,7 +111,7 @@ def _require_slots(wanted: int, most: int, policy: Policy, where: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PriorityOrder:
     """How a resource pool reads priorities. ``default``: of what sets none; None: the pool heeds none."""
 
     pool: str
@@ -120,7 +120,7 @@ class Order:
 
 
 def limit_priority(
-    held: Held, priority: int | None, order: Order, where: str
+    held: Held, priority: int | None, order: PriorityOrder, where: str
 ) -> tuple[int | None, list[str]]:
     """The priority within the limits, and remarks: what sets none gets the limit if the pool's default is
     more important. ``where``: its path. Raises BadRequest for one that is more important.

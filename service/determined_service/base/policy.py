@@ -15,7 +15,7 @@ _WORDS = {EXPERIMENT: "experiment", TASKS: "tasks"}
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ConfigPolicy:
     """``workspace``: its name; None: the global one. ``content``: JSON."""
 
     workload: str
@@ -53,7 +53,7 @@ class Policy:
         return orjson.loads(self.content).get("constraints") or {}
 
 
-Held = tuple[Policy, ...]
+Held = tuple[ConfigPolicy, ...]
 """The policies that hold for something, the strongest first; mostly none."""
 
 
@@ -72,7 +72,7 @@ class Policies:
             workspace: self.known.get((workload, workspace_id)),
         }
         return tuple(
-            Policy(workload, name, content)
+            ConfigPolicy(workload, name, content)
             for name, content in found.items()
             if content is not None
         )

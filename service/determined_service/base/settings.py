@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from determined.common.cluster_config import ClusterConfig, stored
-from determined_service.base.addresses import is_loopback
+from determined_service.base.networks import is_loopback
 from determined_service.base.policy import Policies
 
 

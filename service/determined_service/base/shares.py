@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -100,6 +100,7 @@ class Sending(Protocol):
 SENDING: ContextVar[Sending | None] = ContextVar("sending", default=None)
 """The answer that the work of this task is for; None: none that could be given up."""
 
+MADE_BYTES = 256 * 1024
 UNCOUNTED_BYTES = 128 * 1024
 """Smaller pieces wait for nothing: there can be no more of them than requests."""
 LEAST_S, LEAST_BYTES_PER_S = 10.0, 512 * 1024
@@ -133,6 +134,25 @@ class InFlight:
         self._of: dict[str, int] = {}
         self._freed = asyncio.Condition()
         self._pieces: set[_Piece] = set()
+        self._turn = asyncio.Lock()
+
+    async def made(self, steps: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """The bytes of an answer in pieces of about ``MADE_BYTES``. Of all answers one at a time makes a
+        step, and after each the event loop does other work, whatever number of answers there is."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            async with self._turn:
+                part = next(steps, None)
+                await asyncio.sleep(0)
+            if part is not None:
+                parts.append(part)
+                size += len(part)
+            if size >= MADE_BYTES or (part is None and size):
+                yield b"".join(parts)
+                parts, size = [], 0
+            if part is None:
+                return
 
     @contextlib.asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:

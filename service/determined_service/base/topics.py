@@ -27,6 +27,9 @@ ROLES = "roles"
 POLICIES = "policies"
 """A config policy was set or taken away."""
 
+CLUSTER_MESSAGE = "cluster message"
+"""The message of the cluster was set or cleared."""
+
 CLUSTER = "cluster"
 """Another cluster configuration is in force."""
 

@@ -24,10 +24,10 @@ from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
 from determined_service.deleting import unknown_best
 from determined_service.deleting.damage import forget_latest, lock_users
-from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.deleting.garbage import KeepPolicy, outside_policy
 from determined_service.deleting.registered import lock_unregistered, refuse_registered
 from determined_service.deleting.remains import values_of
-from determined_service.state import keeping, states
+from determined_service.state import run_records, states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TASK, transition
 from determined_service.state.task_kinds import CHECKPOINT_GC, NOTEBOOK, NOTEBOOK_MARK
@@ -186,7 +186,7 @@ async def _request(
         },
     )
     deletion_id = int(found.scalar_one())
-    await keeping.want(change, keeping.DELETION, deletion_id)
+    await run_records.want(change, run_records.DELETION, deletion_id)
     return deletion_id
 
 
@@ -249,7 +249,7 @@ async def prepare(change: Change, deletion_id: int) -> bool:
                 experiments.c.id == row.experiment_id
             )
         )
-        policy = Policy.of(storage.scalar_one() or {})
+        policy = KeepPolicy.of(storage.scalar_one() or {})
         choice = await outside_policy(change.conn, row.experiment_id, policy)
         await lock_users(change.conn, *choice.doomed)
         # One may have been registered since it was chosen.
@@ -396,7 +396,7 @@ async def note_deleted(
         if is_last and values["state"] == "COMPLETED":
             await change.conn.execute(_LATEST_AGAIN, {"uuid": row.uuid})
         change.notify(topics.experiment(row.experiment_id))
-    await keeping.seen(change.conn, keeping.DELETION, deletion_id)
+    await run_records.seen(change.conn, run_records.DELETION, deletion_id)
 
 
 # Its globs matched nothing, so the row stays as it was.
@@ -441,7 +441,7 @@ async def _fail(change: Change, row: sa.Row[Any], reason: str) -> None:
 
 
 async def _ended(change: Change, deletion_id: int) -> None:
-    await keeping.ended(change, keeping.DELETION, deletion_id)
+    await run_records.ended(change, run_records.DELETION, deletion_id)
     change.notify(topics.DELETIONS)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class KeepPolicy:
     """The numbers of checkpoints to keep: the best of the experiment, the best and the latest of each
     trial."""
 
@@ -25,7 +25,7 @@ class Policy:
     save_trial_latest: int = 1
 
     @classmethod
-    def of(cls, storage: Mapping[str, Any]) -> Policy:
+    def of(cls, storage: Mapping[str, Any]) -> KeepPolicy:
         """The policy in a ``checkpoint_storage`` section."""
         return cls(
             **{name: storage[name] for name in cls.__slots__ if storage.get(name) is not None}
@@ -52,7 +52,7 @@ class Candidate:
         return self.loss is not None and math.isfinite(self.loss) and self.validation_id is not None
 
 
-def keep(candidates: Iterable[Candidate], policy: Policy) -> set[UUID]:
+def keep(candidates: Iterable[Candidate], policy: KeepPolicy) -> set[UUID]:
     """The union of the best of the experiment, the best of each trial and the latest of each trial.
 
     A checkpoint without a metric counts only among the latest. Of equally good checkpoints the first
@@ -76,7 +76,7 @@ def keep(candidates: Iterable[Candidate], policy: Policy) -> set[UUID]:
 
 
 def _without_best(
-    by_trial: Mapping[int, list[Candidate]], policy: Policy
+    by_trial: Mapping[int, list[Candidate]], policy: KeepPolicy
 ) -> Iterator[list[Candidate]]:
     """By trial, the checkpoints of trials whose best the policy needs but cannot know."""
     unknown = [trial for trial in by_trial.values() if not any(one.ranked for one in trial)]
@@ -153,7 +153,7 @@ class Choice:
     unknown: dict[int, str]
 
 
-async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Policy) -> Choice:
+async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: KeepPolicy) -> Choice:
     """Choose the experiment's checkpoints that ``policy`` drops.
 
     One that was found damaged takes no other's rank, and is left to its user: it may be of use yet,
@@ -182,7 +182,7 @@ def _unknown(
     rows: Sequence[sa.Row[Any]],
     candidates: Sequence[Candidate],
     doomed: set[UUID],
-    policy: Policy,
+    policy: KeepPolicy,
 ) -> dict[int, str]:
     by_trial: dict[int, list[Candidate]] = defaultdict(list)
     for one in candidates:

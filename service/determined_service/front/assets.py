@@ -21,7 +21,16 @@ router = Router("Pages", FRONT_HOME)
 
 _FOLDER = Path(__file__).parent / "static"
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_OURS = ("pages.css", "pages.js", "charts.js", "trial.js", "icon.svg")
+_OURS = (
+    "pages.css",
+    "pages.js",
+    "charts.js",
+    "editor.js",
+    "figures.js",
+    "queue.js",
+    "trial.js",
+    "icon.svg",
+)
 _OF_UPLOT = {"uplot.js": "static/uPlot.iife.js", "uplot.css": "static/uPlot.min.css"}
 
 

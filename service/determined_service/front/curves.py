@@ -12,6 +12,7 @@ from starlette.responses import Response
 from determined.common.wire import limits
 from determined_service.base.aside import aside
 from determined_service.base.bounds import Id
+from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.front.rendering import PageRouter
 from determined_service.front.visits import Visit, Visitor
@@ -69,6 +70,8 @@ async def of_profiler(visit: Visitor, trial_id: Id, group: str, leaf: str) -> Re
     """What the profiler measured as ``leaf`` on each machine, and on each of its devices, over time."""
     parameters = {"trialIds": trial_id, "group": group, "maxDatapoints": POINTS}
     found = await visit.get("/trials/time-series", parameters)
+    if not found["trials"]:
+        raise NotFound(f"trial {trial_id} does not exist")
     curves = await aside(POINTS * MOST_DEVICES * 20, _measured, found["trials"], leaf)
     return JsonResponse({"metric": leaf, "x": "time", "curves": curves})
 

@@ -1,4 +1,4 @@
-"""One experiment: what it found, its trials, its configuration."""
+"""One experiment: what it found, its trials. Its other tabs: modules beside this one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ router = PageRouter()
 TABS = [
     ("", "Overview"),
     ("trials", "Trials"),
-    ("configuration", "Configuration"),
+    ("analysis", "Analysis"),
     ("logs", "Logs"),
+    ("checkpoints", "Checkpoints"),
+    ("code", "Code"),
+    ("configuration", "Configuration"),
+    ("about", "About"),
 ]
 ENDED = frozenset({"COMPLETED", "CANCELED", "ERROR"})
 SORTS = {
@@ -60,6 +64,8 @@ async def head(visit: Visit, experiment_id: int) -> dict[str, Any]:
         "experiment": found,
         "actions": actions,
         "may_change": bool(may),
+        "may_fork": not found["unmanaged"] and visit.may(Action.SUBMIT, Kind.EXPERIMENT),
+        "may_continue": bool(may) and not found["unmanaged"] and now in ENDED,
         "tabs_shown": TABS,
         "base": f"{FRONT_HOME}/experiments/{experiment_id}",
         "live": "" if now in ENDED else topics.experiment(experiment_id),
@@ -73,7 +79,7 @@ async def overview(request: Request, visit: Visitor, experiment_id: Id) -> Respo
     shown = await head(visit, experiment_id)
     trials = await visit.get(
         f"/experiments/{experiment_id}/trials",
-        {"sortBy": "SORT_BY_BEST_VALIDATION_METRIC", "orderBy": _best_first(shown), "limit": 10},
+        {"sortBy": "SORT_BY_BEST_VALIDATION_METRIC", "orderBy": best_first(shown), "limit": 10},
     )
     return page(
         "experiment",
@@ -86,7 +92,8 @@ async def overview(request: Request, visit: Visitor, experiment_id: Id) -> Respo
     )
 
 
-def _best_first(shown: dict[str, Any]) -> str:
+def best_first(shown: dict[str, Any]) -> str:
+    """The order of metrics in which the best comes first, of :func:`head`'s experiment."""
     searcher = shown["experiment"]["config"].get("searcher", {})
     return "ORDER_BY_ASC" if searcher.get("smaller_is_better", True) else "ORDER_BY_DESC"
 
@@ -102,8 +109,8 @@ async def trials_page(
 ) -> Response:
     """The trials in pieces."""
     shown = await head(visit, experiment_id)
-    best_first = "asc" if _best_first(shown) == "ORDER_BY_ASC" else "desc"
-    order = order or best_first
+    first = "asc" if best_first(shown) == "ORDER_BY_ASC" else "desc"
+    order = order or first
     _, by = SORTS.get(sort, SORTS["id"])
     found = await visit.get(
         f"/experiments/{experiment_id}/trials",
@@ -132,10 +139,3 @@ async def trials_page(
         address=address,
         **shown,
     )
-
-
-@router.get("/experiments/{experiment_id}/configuration", include_in_schema=False)
-async def configuration(request: Request, visit: Visitor, experiment_id: Id) -> Response:
-    """The configuration as it was written, and as it was completed."""
-    shown = await head(visit, experiment_id)
-    return page("experiment_configuration", request, visit, tab="configuration", **shown)

@@ -72,19 +72,8 @@ async def _experiments(visit: Visit, **given: Any) -> list[dict[str, Any]]:
 
 async def _waiting(visit: Visit) -> list[dict[str, Any]]:
     """The jobs that wait, each with its reason."""
-    queue = await visit.get("/job-queues", {"states": "STATE_QUEUED", "limit": _SHOWN})
-    jobs = list(queue["jobs"])
-    reasons = await asyncio.gather(
-        *(visit.maybe(f"/job-queues/{job['jobId']}/explanation") for job in jobs)
-    )
-    return [
-        {**job, "reason": _first_reason(reason)} for job, reason in zip(jobs, reasons, strict=True)
-    ]
-
-
-def _first_reason(explanation: Any) -> str:
-    requests = (explanation or {}).get("requests") or []
-    return str(requests[0].get("reason", "")) if requests else ""
+    given = {"states": "STATE_QUEUED", "limit": _SHOWN, "reasons": "true"}
+    return list((await visit.get("/job-queues", given))["jobs"])
 
 
 async def _needs(visit: Visit) -> list[dict[str, str]]:

@@ -187,6 +187,7 @@ async def _shown_log(
         "address": address,
         "log_base": base,
         "rest_base": f"{FRONT_HOME}{rest}",
+        "without_filters": f"{base}?{urlencode(extra)}" if extra else base,
         "kept": extra,
         "levels": LEVELS,
         "streams": STREAMS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -23,6 +24,8 @@ from determined_service.front.visits import Visit, Visitor
 
 router = PageRouter()
 
+MOST_LINES = 5000
+"""Of a difference."""
 SORTS = {
     "name": ("Name", "SORT_BY_NAME"),
     "versions": ("Versions", "SORT_BY_NUM_VERSIONS"),
@@ -253,8 +256,14 @@ async def one_version(
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """The lines of a unified diff of what two versions were trained with, and have."""
     texts = [_described(one) for one in (before, after)]
-    names = [f"version {one['version']}" for one in (before, after)]
-    return list(difflib.unified_diff(*texts, *names, lineterm=""))[:5000]
+    lines = difflib.unified_diff(
+        texts[0],
+        texts[1],
+        f"version {before['version']}",
+        f"version {after['version']}",
+        lineterm="",
+    )
+    return list(itertools.islice(lines, MOST_LINES))
 
 
 def _described(version: dict[str, Any]) -> list[str]:

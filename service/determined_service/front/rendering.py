@@ -22,7 +22,7 @@ from determined.__version__ import __version__
 from determined.common import printable
 from determined_service.base.errors import ApiError, BadRequest
 from determined_service.base.json import dumps
-from determined_service.base.pages import FRONT_HOME, of_service
+from determined_service.base.pages import FRONT_HOME, is_front, of_service
 from determined_service.front import assets
 from determined_service.front.visits import Elsewhere, LoginNeeded, Visit
 from determined_service.web.router import Router
@@ -189,22 +189,12 @@ def page(
 
 def back(request: Request, to: str, said: str = "") -> Response:
     """Leads to the page ``to`` (an address below ours, or the first page), which says ``said``."""
-    safe = to if is_ours(to) else f"{FRONT_HOME}/"
+    safe = to if is_front(to) else f"{FRONT_HOME}/"
     answer = RedirectResponse(safe, 303, headers={"Cache-Control": "no-store"})
     if said:
         text = quote(said[:SAID_BYTES])[: 2 * SAID_BYTES]
         answer.set_cookie(SAID, text, max_age=60, path=FRONT_HOME, httponly=True, samesite="strict")
     return answer
-
-
-def is_ours(to: str) -> bool:
-    """True if the address leads to a page of ours at this host."""
-    return (
-        to.startswith(f"{FRONT_HOME}/")
-        and "//" not in to.partition("?")[0]
-        and "\\" not in to
-        and to.isprintable()
-    )
 
 
 def _here(request: Request) -> str:

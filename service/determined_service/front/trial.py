@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
-from determined_service.base.bounds import Id
+from determined_service.base.bounds import BigCount, Id
 from determined_service.base.errors import ApiError, NotFound
+from determined_service.base.json import dumps
 from determined_service.base.pages import FRONT_HOME
 from determined_service.front.actions import FormAction, offer
 from determined_service.front.experiments import PIECE
@@ -91,8 +92,11 @@ async def overview(
     x: str = "steps",
     scale: str = "linear",
     smooth: Annotated[float, Query(ge=0, le=0.95, allow_inf_nan=False)] = 0,
+    low: BigCount | None = None,
+    high: BigCount | None = None,
 ) -> Response:
-    """Its state and reason, curves, hyperparameters, metrics, legs."""
+    """Its state and reason, curves, hyperparameters, metrics, legs. ``low`` and ``high``: the first and the
+    last step of the curve that is shown; both, or all are."""
     shown = await head(visit, trial_id)
     trial = shown["trial"]
     metrics = list(_metrics(trial))
@@ -110,6 +114,8 @@ async def overview(
         x=x,
         scale=scale,
         smooth=smooth,
+        low=low,
+        high=high,
         is_long=any(one["count"] > MANY_POINTS for one in drawn),
         hparams=list(_flat(trial["hparams"])),
         waits=waits,
@@ -124,31 +130,33 @@ def _metrics(trial: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Each metric that it has reported, with its summary."""
     for key, found in trial["summaryMetrics"].items():
         group = _GROUPS.get(key, key)
+        if group in PROFILED:
+            continue  # The profiler's page has them.
         for name, summary in found.items():
             yield {
                 **summary,
                 "group": group,
                 "name": name,
-                "drawn": "mean" in summary and group not in PROFILED,
+                "drawn": "mean" in summary,
             }
 
 
 def _first_drawn(drawn: list[dict[str, Any]], experiment: dict[str, Any]) -> str:
     """The searcher's metric, else a validation metric, else any."""
     names = [f"{one['group']}.{one['name']}" for one in drawn]
-    searched = f"validation.{experiment['searcherMetric']}"
-    if searched in names:
-        return searched
-    return next((one for one in names if one.startswith("validation.")), names[0] if names else "")
+    searched = experiment["searcherMetric"]
+    wanted = [f"validation.{searched}", f"training.{searched}"]
+    wanted += [one for one in names if one.startswith("validation.")]
+    return next((one for one in wanted if one in names), names[0] if names else "")
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Hyperparameters by their paths, ``optimizer.lr`` for example."""
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Hyperparameters by their paths, ``optimizer.lr`` for example; values that are no texts as JSON."""
     if isinstance(value, dict) and value:
         for name, one in value.items():
             yield from _flat(one, f"{path}.{name}" if path else name)
     elif path:
-        yield path, value
+        yield path, value if isinstance(value, str) else dumps(value).decode()
 
 
 async def _waits(
@@ -224,6 +232,7 @@ async def checkpoints(
                 "orderBy": "ORDER_BY_DESC",
                 "limit": PIECE,
                 "offset": offset,
+                "mostFiles": FILES,
             },
         ),
     )
@@ -250,14 +259,8 @@ async def checkpoints(
 
 
 def _with_files(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    sizes = {path: int(size) for path, size in (checkpoint["resources"] or {}).items()}
-    files = sorted(path for path in sizes if not path.endswith("/"))
-    return {
-        **checkpoint,
-        "size": sum(sizes.values()),
-        "file_count": len(files),
-        "files": [(path, sizes[path], quote(path)) for path in files[:FILES]],
-    }
+    sizes = sorted((checkpoint["resources"] or {}).items())
+    return {**checkpoint, "files": [(path, size, quote(path)) for path, size in sizes]}
 
 
 @router.get("/trials/{trial_id}/profiler", include_in_schema=False)

@@ -24,8 +24,10 @@ from determined_service.access.dependencies import Admission, Rule, count
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Id, Kind, Target
+from determined_service.base import hosts
 from determined_service.base.aside import aside
 from determined_service.base.errors import ApiError, Forbidden, Unauthenticated, of_answer
+from determined_service.base.pages import is_own_host
 from determined_service.base.settings import Settings
 
 PARSED_INLINE = 128 * 1024
@@ -156,7 +158,7 @@ class Visiting(Rule):
         token, subject = await visitor(request)
         count(request, subject)
         authorise(subject, self.action, Target(self.kind), self.verb)
-        with auth.lend(subject) as lent:
+        with auth.lend(subject, token) as lent:
             client = httpx.AsyncClient(
                 transport=httpx.ASGITransport(
                     app=app,
@@ -164,7 +166,11 @@ class Visiting(Rule):
                     client=request.client or ("", 0),
                 ),
                 base_url="http://service",
-                headers={"Authorization": f"Bearer {lent}", "Content-Type": "application/json"},
+                headers={
+                    "Authorization": f"Bearer {lent}",
+                    "Content-Type": "application/json",
+                    "Host": _host(request),
+                },
                 trust_env=False,
                 timeout=None,
             )
@@ -173,6 +179,13 @@ class Visiting(Rule):
 
 
 Visitor = Annotated[Visit, Depends(Visiting())]
+
+
+def _host(request: Request) -> str:
+    """The host name at which the visitor's browser finds the service: answers hold addresses for it."""
+    host = request.headers.get("host", "service")
+    is_own = is_own_host(request.app.state.settings, hosts.FRONT, host)
+    return host.partition(".")[2] if is_own else host
 
 
 async def visitor(request: Request) -> tuple[str, Principal]:

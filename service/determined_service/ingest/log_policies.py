@@ -61,7 +61,7 @@ _STORE = sa.text(
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class LogPolicyRule:
     """``name`` is what users see; a policy without one goes by its pattern."""
 
     name: str
@@ -69,7 +69,7 @@ class Policy:
     pattern: str
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Policy | None:
+    def of(cls, given: Mapping[str, Any]) -> LogPolicyRule | None:
         """A policy of the configuration; None: it is switched off."""
         pattern = given.get("pattern")
         return (
@@ -99,7 +99,7 @@ class Watched:
     trial_id: int | None
     run_id: int
     agent_id: str | None
-    policies: tuple[Policy, ...]
+    policies: tuple[LogPolicyRule, ...]
     places: tuple[str, ...] = ()
     """By node: its agent, and the machine of that agent which has its slots, ``agent/machine``. Where the
     agent does not choose the machine, the leg may be on another one, which its supervisor tells."""
@@ -144,7 +144,7 @@ class LogWatch:
     def __init__(self, db: Database, size: int = 4096) -> None:
         self._db = db
         self._known: OrderedDict[str, Watched | None] = OrderedDict()
-        self._policies_of: OrderedDict[str, tuple[Policy, ...]] = OrderedDict()
+        self._policies_of: OrderedDict[str, tuple[LogPolicyRule, ...]] = OrderedDict()
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._size = size
         self._search = pattern_search.PatternSearch()
@@ -215,7 +215,7 @@ class LogWatch:
             elif self._search.is_slow(policy.pattern) and self._is_news(allocation_id, policy):
                 collected.notices.append((allocation_id, _SLOW.format(policy.name)))
 
-    def _is_news(self, allocation_id: str, policy: Policy) -> bool:
+    def _is_news(self, allocation_id: str, policy: LogPolicyRule) -> bool:
         key = (allocation_id, policy.pattern)
         if key in self._told:
             return False
@@ -263,11 +263,11 @@ class LogWatch:
             self._known.popitem(last=False)
         return found
 
-    def _policies(self, given: Sequence[Mapping[str, Any]]) -> tuple[Policy, ...]:
+    def _policies(self, given: Sequence[Mapping[str, Any]]) -> tuple[LogPolicyRule, ...]:
         # Most experiments have the same few policies, so one copy is kept for all.
         key = repr(given)
         if key not in self._policies_of:
-            found = (Policy.of(one) for one in given)
+            found = (LogPolicyRule.of(one) for one in given)
             self._policies_of[key] = tuple(one for one in found if one is not None)
             while len(self._policies_of) > 256:
                 self._policies_of.popitem(last=False)

@@ -11,7 +11,7 @@ from determined_registry.database.tables import allocations
 from determined_service.access.principal import RunRef, ended
 from determined_service.base.errors import ApiError, Conflict, NotFound
 from determined_service.ingest.copy_text import copy_rows
-from determined_service.ingest.reports import Batch, Reported
+from determined_service.ingest.reports import ReportBatch, Reported
 from determined_service.ingest.rollback import archive, recompute, validations_of
 from determined_service.ingest.streams import advance_streams, is_repeated, lock_streams
 from determined_service.ingest.summaries import Summaries, store_summaries
@@ -28,7 +28,7 @@ class MetricsWriter:
         self._trials = TrialFactsCache()
 
     async def write(
-        self, conn: AsyncConnection, batches: Sequence[Batch]
+        self, conn: AsyncConnection, batches: Sequence[ReportBatch]
     ) -> Sequence[int | ApiError]:
         """Stores ``batches``; answers with the number of reports stored (0: a repetition) or the
         refusal of each: NotFound (no such trial), Conflict (its allocation has ended, or the script of an
@@ -42,7 +42,7 @@ class MetricsWriter:
         dead = await _ended(conn, batches)
         after = dict(last)
         answers: list[int | ApiError] = []
-        new: list[Batch] = []
+        new: list[ReportBatch] = []
         for batch in batches:
             if batch.trial_id not in facts:
                 answers.append(NotFound(f"trial {batch.trial_id} does not exist"))
@@ -74,7 +74,7 @@ _LOCK_TRIALS = sa.text(
 
 
 async def _lock_trials(
-    conn: AsyncConnection, facts: Mapping[int, TrialFacts], batches: Sequence[Batch]
+    conn: AsyncConnection, facts: Mapping[int, TrialFacts], batches: Sequence[ReportBatch]
 ) -> dict[int, int]:
     """Locks the trials whose senders may have come to an end; of the unmanaged ones the number of runs."""
     outside = {trial_id for trial_id, one in facts.items() if one.unmanaged}
@@ -85,14 +85,14 @@ async def _lock_trials(
     return {row.id: row.run_count for row in rows if row.id in outside}
 
 
-def _superseded(batch: Batch, runs: Mapping[int, int]) -> Conflict | None:
+def _superseded(batch: ReportBatch, runs: Mapping[int, int]) -> Conflict | None:
     """The refusal of a batch of an earlier run than the unmanaged trial's last."""
     if not batch.run_id:  # its sender does not know
         return None
     return RunRef(batch.trial_id, batch.run_id).superseded(runs.get(batch.trial_id, 0))
 
 
-async def _ended(conn: AsyncConnection, batches: Sequence[Batch]) -> set[str]:
+async def _ended(conn: AsyncConnection, batches: Sequence[ReportBatch]) -> set[str]:
     """The batches' allocations that have ended; their trials are locked."""
     senders = {batch.allocation_id for batch in batches if batch.allocation_id is not None}
     if not senders:
@@ -118,7 +118,7 @@ async def _new_ids(conn: AsyncConnection, count: int) -> Iterator[int]:
 
 
 async def _copy(
-    conn: AsyncConnection, batches: list[Batch]
+    conn: AsyncConnection, batches: list[ReportBatch]
 ) -> tuple[dict[int, Summaries], list[Reported]]:
     """Validations get their row ids beforehand, because trials refer to the best and the latest."""
     ids = await _new_ids(conn, sum(len(batch.validations) for batch in batches))

@@ -45,7 +45,7 @@ class Reported:
 
 
 @dataclass(slots=True)
-class Batch:
+class ReportBatch:
     """Reports of one leg, ready to be written."""
 
     trial_id: int
@@ -162,12 +162,12 @@ def _reports(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield report
 
 
-def read_batch(trial_id: int, body: Any) -> Batch:
+def read_batch(trial_id: int, body: Any) -> ReportBatch:
     """The body of ``POST /api/v1/trials/{id}/metrics/batch``; raises BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest("the body must be an object")
     run_id = check_int(body.get("run_id"), "run_id", most=limits.INT32)
-    batch = Batch(trial_id, run_id, read_position(body))
+    batch = ReportBatch(trial_id, run_id, read_position(body))
     for report in _reports(body):
         batch.add(
             report.get("group"),  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def read_batch(trial_id: int, body: Any) -> Batch:
     return batch
 
 
-def read_upstream_report(trial_id: int, group: str | None, body: Any) -> Batch:
+def read_upstream_report(trial_id: int, group: str | None, body: Any) -> ReportBatch:
     """One report as Determined's own harness sends it (``v1TrialMetrics``); raises BadRequest.
 
     ``metrics`` is ``{"avgMetrics": {…}, "batchMetrics": […]}``.
@@ -190,7 +190,7 @@ def read_upstream_report(trial_id: int, group: str | None, body: Any) -> Batch:
     if not isinstance(given, dict):
         raise BadRequest(f"metrics must be an object with avgMetrics, not {show(given)}")
     run_id = check_int(body.get("trialRunId") or 0, "trialRunId", most=limits.INT32)
-    batch = Batch(trial_id, run_id)
+    batch = ReportBatch(trial_id, run_id)
     batch.add(
         group or "",
         body.get("stepsCompleted") or 0,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_service.ingest.reports import VALIDATION, Batch
+from determined_service.ingest.reports import VALIDATION, ReportBatch
 from determined_service.ingest.values import PROFILER_GROUPS
 
 _RECOMPUTE = sa.text(
@@ -57,7 +57,7 @@ _ARCHIVE = sa.text(
 )
 
 
-async def archive(conn: AsyncConnection, batches: Sequence[Batch]) -> list[tuple[int, str]]:
+async def archive(conn: AsyncConnection, batches: Sequence[ReportBatch]) -> list[tuple[int, str]]:
     """Archives what ``batches`` begin again; returns the (trial, group) pairs touched, sorted."""
     again = sorted(
         (batch.trial_id, batch.run_id, group, first)

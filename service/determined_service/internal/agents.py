@@ -8,10 +8,10 @@ from starlette.responses import Response
 from determined.common.wire import paths
 from determined.common.wire.agents import (
     AgentState,
-    Claim,
     Registered,
     Registration,
     SignOff,
+    TrialClaim,
     Work,
     WorkRequest,
 )
@@ -113,7 +113,7 @@ async def sign_off(agent_id: Name, given: SignOff, agent: AgentAuth, db: Db) -> 
 
 @router.post(paths.CLAIM)
 async def claim(
-    trial_id: Id, given: Claim, run: TrialRunAuth, db: Db, settings: SettingsOf
+    trial_id: Id, given: TrialClaim, run: TrialRunAuth, db: Db, settings: SettingsOf
 ) -> Response:
     """The waiting leg of the trial, for a worker that is not an agent; 409 when none waits."""
     try:

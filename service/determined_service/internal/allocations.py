@@ -21,7 +21,7 @@ from determined_service.base.errors import NotFound, OverQuota, TooLarge
 from determined_service.base.json import JsonResponse
 from determined_service.base.streams import Stream
 from determined_service.lifecycle import doors, notices, ports, starts, task_files
-from determined_service.lifecycle.exits import Exit
+from determined_service.lifecycle.exits import LegExit
 from determined_service.lifecycle.legs import definition_of_leg, end_leg, start_leg
 from determined_service.state.change import changing, reader
 from determined_service.views.archives import find_archive
@@ -141,7 +141,7 @@ async def files(
 async def exited(allocation_id: str, given: Exited, supervisor: SupervisorAuth, db: Db) -> Response:
     """The process is gone and its logs are shipped. The first report counts. 409: another start of it
     counts."""
-    end = Exit(given.kind, given.exit_code, given.signal, given.reason)
+    end = LegExit(given.kind, given.exit_code, given.signal, given.reason)
     async with changing(db) as change:
         await end_leg(
             change,

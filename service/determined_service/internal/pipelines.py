@@ -23,7 +23,7 @@ from determined_service.base.errors import NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.internal import begun
 from determined_service.pipelines import machine, repeating, rows, steps
-from determined_service.state import keeping
+from determined_service.state import run_records
 from determined_service.state.change import changing, reader
 from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, SettingsOf
@@ -62,7 +62,7 @@ async def advance(
 ) -> Response:
     """Takes the steps that can be taken, and answers where the pipeline is; waits until that has changed."""
     async with reader(db).connect() as conn:
-        await keeping.seen(conn, keeping.PIPELINE, pipeline_id)
+        await run_records.seen(conn, run_records.PIPELINE, pipeline_id)
     last = await steps.advance(db, settings, pipeline_id)
 
     async def changed() -> bool | None:

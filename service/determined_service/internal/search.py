@@ -31,7 +31,7 @@ from determined_service.base.settings import Settings
 from determined_service.internal.driver_poll import poll_as_driver
 from determined_service.lifecycle import trials as trialing
 from determined_service.search import driving as searching
-from determined_service.state import keeping
+from determined_service.state import run_records
 from determined_service.state.change import changing, reader
 from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, SettingsOf
@@ -67,14 +67,14 @@ async def get_search(experiment_id: Id, run: ExperimentRunAuth, db: Db) -> Respo
             sa.select(
                 experiments.c.state,
                 experiments.c.reason,
-                keeping.r.flow_run_id,
+                run_records.r.flow_run_id,
                 searches.c.driver,
-                keeping.r.seen_at.label("driver_seen_at"),
+                run_records.r.seen_at.label("driver_seen_at"),
                 searches.c.committed_event_id,
                 searches.c.last_event_id,
             )
             .join(searches, searches.c.experiment_id == experiments.c.id)
-            .outerjoin(keeping.kept_runs, experiments.c.id == keeping.EXPERIMENT)
+            .outerjoin(run_records.kept_runs, experiments.c.id == run_records.EXPERIMENT)
             .where(experiments.c.id == experiment_id)
         )
     row = found.first()

@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined import __version__
-from determined.common.wire import version
+from determined.common.wire import limits, version
 from determined.common.wire.agents import (
     MOUNTS,
     PROGRAMS,
@@ -37,13 +37,16 @@ from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.hub import CHANNEL
 from determined_service.base.settings import Settings
-from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.leg_orders import leg_specs
 from determined_service.lifecycle.legs import LONGEST_WAIT, end_leg, note_wait
 from determined_service.lifecycle.pools import require_pool
 from determined_service.state import presence, states
 from determined_service.state.change import Change, changing, reader
 from determined_service.state.nodes import NODES, known_as
+
+ONE_HOST_S = 2 * HEARTBEAT_S
+"""Without a sign of life for so long, an agent makes way for one of its name on another host."""
 
 
 def require_understood(agent_id: str, wire: int, release: str = "") -> None:
@@ -58,12 +61,14 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
 
     Processes of its earlier life that are gone end as lost. Returns the allocations whose
     processes must die. Raises BadRequest for an agent that is not understood, for slots with one id, and for
-    an agent that does not suit its pool, or whose pool the cluster configuration does not have.
+    an agent that does not suit its pool, or whose pool the cluster configuration does not have; Conflict
+    while an agent of this name is at work on another host.
     """
     require_understood(agent_id, facts.wire, facts.version)
     _require_slots(facts.slots)
     _require_labels(facts.labels)
     async with changing(db) as change:
+        await _require_one_host(change.conn, agent_id, facts)
         await _require_one_type(change.conn, agent_id, facts)
         await _store(change, agent_id, facts)
         known = await _held(change.conn, agent_id, facts.allocations)
@@ -74,7 +79,7 @@ async def register(db: Database, agent_id: str, facts: Registration) -> list[str
     ]
     for row in gone:
         async with changing(db) as change:
-            end = Exit(ExitKind.INFRASTRUCTURE, reason=f"agent {agent_id} restarted without it")
+            end = LegExit(ExitKind.INFRASTRUCTURE, reason=f"agent {agent_id} restarted without it")
             await end_leg(change, row.id, end, node=row.node)
     return [key for key in facts.allocations if key not in known or known[key].kill]
 
@@ -134,6 +139,34 @@ async def _require_one_type(conn: AsyncConnection, agent_id: str, facts: Registr
             f"agent {agent_id} is of the type {facts.worker_type}, and resource pool"
             f" {facts.resource_pool} has agents of the type {other.worker_type} ({other.id}): start it"
             " for another pool"
+        )
+
+
+_OTHER_HOST = sa.text(
+    f"""
+    SELECT g.host FROM agents g
+    WHERE g.id = :agent_id AND g.session <> :session AND '' NOT IN (g.host, :host) AND g.host <> :host
+      AND {presence.takes_work(":alive_s")}
+    """
+)
+
+
+async def _require_one_host(conn: AsyncConnection, agent_id: str, facts: Registration) -> None:
+    """Two agents of one name would register in turns, and each would end what the other has begun.
+
+    One on the same host has ended: it is this one's predecessor.
+    """
+    asked = {
+        "agent_id": agent_id,
+        "session": facts.session,
+        "host": facts.host,
+        "alive_s": ONE_HOST_S,
+    }
+    other = (await conn.execute(_OTHER_HOST, asked)).first()
+    if other is not None:
+        raise Conflict(
+            f"agent {agent_id} is at work on host {other.host} already; end it there, or give this one"
+            f" another name (agent_id). If that host is gone, start this one again {ONE_HOST_S:.0f} s later"
         )
 
 
@@ -364,8 +397,11 @@ async def find_work(
 
 
 async def note_packages(db: Database, agent_id: str, found: Mapping[str, int]) -> None:
-    """What experiments have installed on the agent, in bytes, in place of what it said before."""
-    kept = {key: size for key, size in found.items() if key.isdecimal() and int(key) < 1 << 31}
+    """What experiments and allocations have installed on the agent, in bytes, in place of what it said
+    before."""
+    kept = {
+        key: size for key, size in found.items() if not key.isdecimal() or int(key) <= limits.INT32
+    }
     async with db.tx() as conn:
         await conn.execute(
             sa.update(agents).where(agents.c.id == agent_id).values(package_bytes=kept)
@@ -429,7 +465,7 @@ async def refuse(db: Database, agent_id: str, refused: Sequence[tuple[LegSpec, s
     """Ends allocations that the agent cannot start as they must be."""
     for spec, reason in refused:
         async with changing(db) as change:
-            ended = Exit(ExitKind.FAILED_TO_START, reason=reason)
+            ended = LegExit(ExitKind.FAILED_TO_START, reason=reason)
             await end_leg(
                 change, spec.allocation_id, ended, node=spec.node, only_in=states.ASSIGNED
             )
@@ -445,7 +481,7 @@ async def kill_unstarted(db: Database, agent_id: str, running: Sequence[str]) ->
     for key, row in held.items():
         if row.state == states.ASSIGNED and row.kill and key not in running:
             async with changing(db) as change:
-                end = Exit(ExitKind.INFRASTRUCTURE, reason=UNSTARTED)
+                end = LegExit(ExitKind.INFRASTRUCTURE, reason=UNSTARTED)
                 if row.nodes > 1:  # Not lost: it is another node's end that counts.
-                    end = Exit(ExitKind.EXITED, exit_signal=signal.SIGKILL, reason=UNSTARTED)
+                    end = LegExit(ExitKind.EXITED, exit_signal=signal.SIGKILL, reason=UNSTARTED)
                 await end_leg(change, row.id, end, node=row.node)

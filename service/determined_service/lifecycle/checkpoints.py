@@ -31,7 +31,7 @@ _USABLE = c.state.in_(STORED) & c.deletion_id.is_(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckpointReport:
     """A checkpoint whose files are in storage. ``storage``: where, if not in the experiment's.
     ``executable``: those of the files that are programs."""
 
@@ -49,7 +49,7 @@ class Report:
     task_id: str | None = None
 
 
-async def report(change: Change, given: Report, principal: Principal) -> None:
+async def report(change: Change, given: CheckpointReport, principal: Principal) -> None:
     """Stores the checkpoint; may be repeated. It becomes the trial's latest, from which the next leg starts.
 
     Raises NotFound; Conflict when the sender has ended, or the checkpoint is another experiment's, or no
@@ -124,7 +124,7 @@ async def _sender(
     return row
 
 
-async def _make_latest(conn: AsyncConnection, trial_id: int, given: Report) -> None:
+async def _make_latest(conn: AsyncConnection, trial_id: int, given: CheckpointReport) -> None:
     given_up = sa.exists(sa.select(c.uuid).where(c.uuid == given.uuid, ~_USABLE))
     await conn.execute(
         sa.update(trials)

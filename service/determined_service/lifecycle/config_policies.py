@@ -18,13 +18,13 @@ from determined_registry.database.tables import config_policies, pools, tasks, w
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import Hub
-from determined_service.base.policies import Order, limit_priority
+from determined_service.base.policies import PriorityOrder, limit_priority
 from determined_service.base.policy import (
     EXPERIMENT,
     TASKS,
+    ConfigPolicy,
     Held,
     Policies,
-    Policy,
 )
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.places import workspace_of
@@ -120,7 +120,7 @@ async def _held(conn: AsyncConnection, workload: str, place: sa.ScalarSelect[Any
         .where(c.workload == workload, sa.or_(c.workspace_id.is_(None), c.workspace_id == place))
         .order_by(c.workspace_id.nulls_first())
     )
-    return tuple(Policy(workload, row.name, orjson.dumps(row.content)) for row in found)
+    return tuple(ConfigPolicy(workload, row.name, orjson.dumps(row.content)) for row in found)
 
 
 async def limited(
@@ -136,11 +136,11 @@ async def limited(
     return {**config, "resources": {**resources, "priority": priority}}, remarks
 
 
-async def order_of(conn: AsyncConnection, pool: str, cluster: ClusterConfig) -> Order:
+async def order_of(conn: AsyncConnection, pool: str, cluster: ClusterConfig) -> PriorityOrder:
     """How the pool reads priorities."""
     kind = await conn.scalar(sa.select(pools.c.worker_type).where(pools.c.name == pool))
     has_pods = kind == KUBERNETES
     scheduler = cluster.scheduler_of(pool, kubernetes=has_pods)
     higher = has_pods or cluster.manager_of(pool).type == "kubernetes"
     heeds = scheduler.type in HEEDS_PRIORITY
-    return Order(pool, higher, scheduler.default_priority if heeds else None)
+    return PriorityOrder(pool, higher, scheduler.default_priority if heeds else None)

@@ -46,7 +46,7 @@ class Next(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class LegExit:
     """The reported end of a process."""
 
     kind: ExitKind
@@ -60,7 +60,7 @@ class Exit:
         return bool(self.exit_signal or self.exit_code or self.kind is not ExitKind.EXITED)
 
 
-def of_gang(ends: Sequence[tuple[str, Exit]]) -> Exit:
+def of_gang(ends: Sequence[tuple[str, LegExit]]) -> LegExit:
     """Combine the ends of a gang's nodes, as pairs of agent and end in the order of their reports.
 
     The first failure counts, because it ended the nodes after it. But when the platform loses a node, the
@@ -139,7 +139,7 @@ def describe_exit(facts: ExitFacts) -> str:
     if facts.kind is ExitKind.INFRASTRUCTURE:
         return facts.reason or "lost by the platform"
     if facts.kind is ExitKind.UNPLACED:
-        return f"there was no room for it: {facts.reason or NO_WORDS}"
+        return f"its agent's cluster did not place it: {facts.reason or NO_WORDS}"
     if facts.kind is ExitKind.FAILED_TO_START:
         return f"could not start: {facts.reason or 'no reason given'}"
     if facts.exit_code is None and facts.exit_signal is None and facts.reason:
@@ -156,7 +156,7 @@ def describe_exit(facts: ExitFacts) -> str:
     return f"{words}: {facts.reason}" if facts.reason else words
 
 
-def last_line(end: Exit) -> str:
+def last_line(end: LegExit) -> str:
     """Return the service's line about the end of a leg for the task's log.
 
     For a failed process the line has no reason, because the process or its supervisor has already written it

@@ -13,7 +13,7 @@ from determined_service.base.errors import Conflict, NotFound
 from determined_service.deleting import deletions
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import trial_queue, unmanaged
-from determined_service.state import keeping, prefect_states, states
+from determined_service.state import prefect_states, run_records, states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TRIAL, transition, transition_all
 
@@ -91,7 +91,7 @@ async def activate(change: Change, experiment_id: int) -> None:
     if not await transition(change, EXPERIMENT, experiment_id, states.ACTIVE, reason=None):
         return
     _announce(change, experiment_id)
-    await keeping.want(change, keeping.EXPERIMENT, experiment_id)
+    await run_records.want(change, run_records.EXPERIMENT, experiment_id)
     rows = await live_trials(change, experiment_id)
     await transition_all(change, TRIAL, [row.id for row in rows], states.ACTIVE)
     live = await trial_queue.live_of_experiment(change, experiment_id)
@@ -210,7 +210,7 @@ async def _end(change: Change, experiment_id: int, stopping: str) -> None:
     )
     if found.scalar_one() is None:
         # No flow drives the search, so no flow sets the end of its run.
-        await keeping.ended(change, keeping.EXPERIMENT, experiment_id)
+        await run_records.ended(change, run_records.EXPERIMENT, experiment_id)
 
 
 async def archive(

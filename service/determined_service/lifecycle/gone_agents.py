@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from determined_registry.database.tables import agents
 from determined_service.base import topics
 from determined_service.base.db import Database
-from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.legs import end_leg
 from determined_service.state import presence
 from determined_service.state.change import changing, reader
@@ -51,7 +51,7 @@ async def end_lost(
     for row in lost:
         async with changing(db) as change:
             reason = f"agent {row.agent_id} lost for {row.silent_s:.0f} s"
-            end = Exit(ExitKind.INFRASTRUCTURE, reason=reason)
+            end = LegExit(ExitKind.INFRASTRUCTURE, reason=reason)
             await end_leg(change, row.id, end, node=row.node)
     return [row.id for row in lost]
 

@@ -12,7 +12,7 @@ from determined_service.base import topics
 from determined_service.base.errors import Conflict
 from determined_service.ingest import logs
 from determined_service.lifecycle import starts
-from determined_service.lifecycle.exits import Exit, last_line, of_gang
+from determined_service.lifecycle.exits import LegExit, last_line, of_gang
 from determined_service.lifecycle.kinds.table import lock_leg, slot_kind
 from determined_service.state import nodes, prefect_states, states
 from determined_service.state.change import Change
@@ -194,9 +194,9 @@ async def _end_node(
     allocation_id: str,
     node: int | None,
     agent_id: str | None,
-    exit: Exit,
+    exit: LegExit,
     only_in: str | None,
-) -> Exit | None:
+) -> LegExit | None:
     """Ends the node, or that on ``agent_id``, of a (locked) gang. The end of the gang if it was the last one;
     else None, and if it failed the others' agents are to kill them."""
     live = [states.ASSIGNED, states.RUNNING]
@@ -222,7 +222,7 @@ async def _end_node(
         [
             (
                 row.agent_id,
-                Exit(ExitKind(row.exit_kind), row.exit_code, row.exit_signal, row.reason),
+                LegExit(ExitKind(row.exit_kind), row.exit_code, row.exit_signal, row.reason),
             )
             for row in rows
         ]
@@ -232,7 +232,7 @@ async def _end_node(
 async def end_leg(
     change: Change,
     allocation_id: str,
-    exit: Exit,
+    exit: LegExit,
     *,
     node: int | None = None,
     agent_id: str | None = None,

@@ -8,7 +8,7 @@ from determined_registry.database.tables import agents, slots
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
-from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.legs import end_leg
 from determined_service.state import presence
 from determined_service.state.change import changing
@@ -139,7 +139,7 @@ async def _end(
         held = list(found)
     for row in held:
         async with changing(db) as change:
-            end = Exit(ExitKind.INFRASTRUCTURE, reason=reason)
+            end = LegExit(ExitKind.INFRASTRUCTURE, reason=reason)
             await end_leg(change, row.id, end, node=row.node)
 
 

@@ -33,7 +33,7 @@ from determined_service.base import topics
 from determined_service.base.checks import check_bytes
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.ingest.mlflow_batches import Point
-from determined_service.ingest.reports import MAX_STEPS, Batch
+from determined_service.ingest.reports import MAX_STEPS, ReportBatch
 from determined_service.ingest.streams import Position
 from determined_service.lifecycle import unmanaged
 from determined_service.lifecycle.experiments import lock_experiment
@@ -334,14 +334,14 @@ async def without_known(
     return [one for place, one in enumerate(metrics, 1) if place not in known]
 
 
-def batch(trial_id: int, of: Facts, metrics: Collection[Point], sent: bytes) -> Batch:
+def batch(trial_id: int, of: Facts, metrics: Collection[Point], sent: bytes) -> ReportBatch:
     """The reports of metrics, each ``(key, value, milliseconds since 1970, step)``.
 
     ``sent``: the request; the same one again changes nothing, as MLflow keeps a point once. Values of one
     name that have one step and time are separate reports. Raises BadRequest.
     """
     stream = uuid.uuid5(_STREAMS, f"{trial_id} {hashlib.sha256(sent).hexdigest()}")
-    found = Batch(trial_id, of.run_count, Position(stream, 0))
+    found = ReportBatch(trial_id, of.run_count, Position(stream, 0))
     reports: dict[tuple[str, int, int, int], dict[str, Any]] = {}
     seen: dict[tuple[str, int, int, str], int] = {}
     groups: dict[str, tuple[str, str]] = {}

@@ -3,7 +3,8 @@
 A change counts what its owner has when it has added its own, in its transaction and under a lock of the
 owner's: of two that take the last place at once, the second sees the first. The lock is the last one that a
 change takes, so nobody waits for another lock with it. A count is a look-up by an index of the rows that are
-open or stored now, independent of earlier ones.
+open or stored now, independent of earlier ones. Stored trials are counted only in a cluster that has ever had
+more of them than one user may have.
 
 A search that runs is never refused a trial, and those that it makes as others report do not count against
 its owner, unless the trials that were asked for are too many anyway.
@@ -27,8 +28,8 @@ from determined_service.state.task_kinds import NOTEBOOK_MARK
 
 
 class _Kind(NamedTuple):
-    """``counted``: SQL, of the user ``u``; exact where it is more than allowed. ``remedy``: what the user can
-    do."""
+    """``counted``: SQL, of the user ``u``; exact where it is more than allowed (:most_NAME). ``remedy``: what
+    the user can do."""
 
     counted: str
     words: str
@@ -65,6 +66,22 @@ _KINDS = {
         "commands, notebooks, shells and other tasks that have not ended",
         "wait until some have, or end some (det task kill ID)",
     ),
+    "stored_experiments": _Kind(
+        # The constraint on idempotency keys begins with the owner: only its index is read.
+        "SELECT count(*) FROM experiments e WHERE e.owner_id = u.id",
+        "experiments in the database, ended ones too",
+        "delete some that nobody needs any more (det experiment delete ID)",
+    ),
+    "stored_trials": _Kind(
+        # The last id is at least the number of all trials of all users.
+        """
+        SELECT CASE WHEN (SELECT coalesce(max(id), 0) FROM trials) <= :most_stored_trials THEN 0 ELSE (
+            SELECT count(*) FROM experiments e JOIN trials t ON t.experiment_id = e.id
+            WHERE e.owner_id = u.id) END
+        """,
+        "trials in the database, ended ones too",
+        "delete experiments that nobody needs any more (det experiment delete ID)",
+    ),
     "model_definition_bytes": _Kind(
         "SELECT coalesce(sum(m.size), 0) FROM model_definitions m WHERE m.owner_id = u.id",
         "bytes of model definitions and context directories in the database",
@@ -94,15 +111,20 @@ _KINDS = {
         # As agents have measured them lately.
         """
         SELECT coalesce(sum(cast(p.bytes AS bigint)), 0)
-        FROM agents g CROSS JOIN jsonb_each_text(g.package_bytes) AS p (experiment, bytes)
-        JOIN experiments e ON e.id = cast(p.experiment AS int)
-        WHERE e.owner_id = u.id
+        FROM agents g CROSS JOIN jsonb_each_text(g.package_bytes) AS p (id, bytes)
+        LEFT JOIN experiments e ON e.id = CASE WHEN p.id ~ '^[0-9]+$' THEN cast(p.id AS int) END
+        LEFT JOIN (allocations a JOIN tasks k ON k.id = a.task_id)
+            ON a.id = p.id AND a.state <> 'TERMINATED'
+        WHERE k.owner_id = u.id OR e.owner_id = u.id
         AND e.state NOT IN ('COMPLETED', 'CANCELED', 'ERROR', 'DELETING', 'DELETE_FAILED')
         """,
-        "bytes of packages on agents, installed by experiments that have not ended",
-        "wait until some have, or end some (det experiment kill ID)",
+        "bytes of packages on agents, installed by experiments and tasks that have not ended",
+        "wait until some have, or end some (det experiment kill ID, det task kill ID)",
     ),
 }
+_BOUNDED = frozenset(
+    f"most_{name}" for name, kind in _KINDS.items() if f":most_{name}" in kind.counted
+)
 
 
 @functools.cache
@@ -115,8 +137,9 @@ async def require_room(conn: AsyncConnection, quotas: Quotas, owner_id: int, *na
     """Raise OverQuota when the user has more than the quotas ``names`` allow, counting the additions of this
     transaction. Call it last."""
     await hold_name(conn, f"quotas/{owner_id}")
-    given = {"owner_id": owner_id, **({"most_trials": quotas.trials} if "trials" in names else {})}
-    row = (await conn.execute(_statement(names), given)).one()
+    bounds = {f"most_{name}": getattr(quotas, name) for name in names}
+    given = {name: most for name, most in bounds.items() if name in _BOUNDED}
+    row = (await conn.execute(_statement(names), {"owner_id": owner_id, **given})).one()
     for name in names:
         found, most, kind = int(getattr(row, name)), getattr(quotas, name), _KINDS[name]
         if found > most:

@@ -199,7 +199,7 @@ async def put_experiment(
     experiment_id: int = found.scalar_one()
     await conn.execute(sa.insert(searches).values(experiment_id=experiment_id))
     change.notify(topics.experiment(experiment_id))
-    await require_room(conn, quotas, owner_id, "experiments")
+    await require_room(conn, quotas, owner_id, "experiments", "stored_experiments")
     return experiment_id
 
 
@@ -245,7 +245,8 @@ async def put_trial(
     )
     trial_id = found.scalar_one()
     await _follow(change, experiment_id, trial_id, new=1)
-    await require_room(conn, quotas, row.owner_id, "experiments", "trials")
+    counted = ("experiments", "trials", "stored_trials")
+    await require_room(conn, quotas, row.owner_id, *counted)
     return int(trial_id)
 
 

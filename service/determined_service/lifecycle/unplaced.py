@@ -15,8 +15,8 @@ from determined_service.state import prefect_states
 from determined_service.state.change import Change
 
 RESTS_S = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-"""Seconds until a leg may be placed again, by the number of times in a row that there was no room for it; the
-last one is for all larger numbers."""
+"""Seconds until a leg may be placed again, by the number of times in a row that its agent's cluster did not
+place it; the last one is for all larger numbers."""
 LONGEST_WORDS = 1000
 
 _REST = sa.text(
@@ -39,6 +39,9 @@ async def rest(change: Change, task_id: str, allocation_id: str, reason: str | N
     words = " ".join((reason or NO_WORDS).split())
     given = {"ended": allocation_id, "words": words, "rests": list(RESTS_S)}
     seconds = (await change.conn.execute(_REST, given)).scalar_one()
-    said = f"there was no room for it: {words}; it waits in the queue and is tried again in {seconds:.0f} s"
+    said = (
+        f"its agent's cluster did not place it: {words}; it waits in the queue and is tried again in"
+        f" {seconds:.0f} s"
+    )
     await logs.add_line(change.conn, task_id, allocation_id, said, "WARNING")
     prefect_states.awaiting_slots(change, task_id, said, f"no room: {words}")

@@ -24,6 +24,7 @@ from determined_registry.database.tables import (
     models,
     pool_bindings,
     pools,
+    project_visits,
     projects,
     workspace_pins,
     workspaces,
@@ -204,6 +205,16 @@ async def archive_workspace(conn: AsyncConnection, workspace_id: int, archived: 
     """Its projects are archived with it as long as it is. Raises NotFound, Conflict."""
     await lock_workspace(conn, workspace_id, "be archived" if archived else "be unarchived")
     await conn.execute(sa.update(workspaces).where(w.id == workspace_id).values(archived=archived))
+
+
+async def note_visit(conn: AsyncConnection, project_id: int, user_id: int) -> None:
+    """Notes that the user looks at the project now."""
+    visits, visited = project_visits.c, {"visited_at": sa.func.clock_timestamp()}
+    await conn.execute(
+        insert(project_visits)
+        .values(user_id=user_id, project_id=project_id, **visited)
+        .on_conflict_do_update(index_elements=[visits.user_id, visits.project_id], set_=visited)
+    )
 
 
 async def pin(conn: AsyncConnection, workspace_id: int, user_id: int, pinned: bool) -> None:

@@ -29,7 +29,7 @@ from determined_service.deleting import deletions
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import gone_agents, idle, task_files, trial_queue, unmanaged
-from determined_service.lifecycle.exits import Exit, ExitKind, wait_after_losses
+from determined_service.lifecycle.exits import ExitKind, LegExit, wait_after_losses
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.legs import end_leg
 from determined_service.loops import places
@@ -217,7 +217,7 @@ class Reconciler:
                 await end_leg(
                     change,
                     row.id,
-                    Exit(ExitKind.INFRASTRUCTURE, reason=reason),
+                    LegExit(ExitKind.INFRASTRUCTURE, reason=reason),
                     node=row.node,
                     only_in=states.ASSIGNED,
                 )

@@ -23,7 +23,7 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import tasks as tasking
 from determined_service.pipelines import comparing, machine, rows, steps, telling
 from determined_service.pipelines.machine import Try
-from determined_service.state import keeping, states
+from determined_service.state import run_records, states
 from determined_service.state.change import Change, changing, reader
 
 
@@ -132,7 +132,7 @@ async def answer(change: Change, pipeline_id: int, name: str | None, given: Answ
     await steps.settle(change, row)
     row = await rows.lock(change.conn, pipeline_id)
     if row.state == machine.RUNNING:
-        await keeping.wake(change, keeping.PIPELINE, pipeline_id)
+        await run_records.wake(change, run_records.PIPELINE, pipeline_id)
     return now.plan.steps[place].name
 
 
@@ -181,7 +181,7 @@ async def resume(db: Database, pipeline_id: int) -> None:
             state = machine.RUNNING if standing.tries else machine.WAITING
             await rows.set_step(change, pipeline_id, place, state)
         await telling.touch(change, pipeline_id, state=machine.RUNNING, reason=None, ended_at=None)
-        await keeping.wake(change, keeping.PIPELINE, pipeline_id)
+        await run_records.wake(change, run_records.PIPELINE, pipeline_id)
 
 
 async def _try_again(change: Change, pipeline_id: int, place: int, one: Try) -> None:

@@ -24,7 +24,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest
 from determined_service.lifecycle.places import Place, hold
 from determined_service.pipelines import machine, people, rows, telling
-from determined_service.recurring.events import Watch, first_marks, happened
+from determined_service.recurring.events import EventWatch, first_marks, happened
 from determined_service.recurring.schedules import Schedule, next_after
 from determined_service.recurring.triggers import MOST, AliasMoves, ExperimentEnds, Trigger
 from determined_service.state.change import Change, changing
@@ -75,7 +75,7 @@ async def columns(conn: AsyncConnection, given: Again, owner_id: int) -> dict[st
     found = _from_now(given.schedule) if given.schedule is not None else {}
     if given.events:
         found["events"] = [one.model_dump(exclude_none=True) for one in given.events]
-        found["marks"] = await first_marks(conn, Watch(given.events, owner_id))
+        found["marks"] = await first_marks(conn, EventWatch(given.events, owner_id))
     return found
 
 
@@ -87,14 +87,14 @@ def _from_now(schedule: dict[str, Any] | None) -> dict[str, Any]:
     return {"schedule": schedule, "scheduled_at": now, "next_at": following}
 
 
-def _watch(row: sa.Row[Any]) -> Watch:
+def _watch(row: sa.Row[Any]) -> EventWatch:
     """The events that a pipeline waits for. Its experiments, and those of its repetitions, do not count."""
     x = pipeline_experiments.c
     own = sa.exists().where(
         x.experiment_id == experiments.c.id, x.pipeline_id == _other.c.id, _is_of(row.id, _other)
     )
     triggers = [Trigger.model_validate(one) for one in row.events or ()]
-    return Watch(triggers, row.owner_id, own, row.marks)
+    return EventWatch(triggers, row.owner_id, own, row.marks)
 
 
 async def again(

@@ -23,7 +23,7 @@ from determined_service.access.roles import HAS_ROLES, assigned_to
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
 from determined_service.pipelines.machine import ENDED, RUNNING, WAITING, Standing, Try
-from determined_service.state import keeping
+from determined_service.state import run_records
 from determined_service.state.change import Change
 
 p = pipelines.c
@@ -137,9 +137,9 @@ async def insert(
         ],
     )
     if flow_run_id is None:
-        await keeping.want(change, keeping.PIPELINE, pipeline_id)
+        await run_records.want(change, run_records.PIPELINE, pipeline_id)
     else:
-        await keeping.taken(conn, keeping.PIPELINE, pipeline_id, flow_run_id)
+        await run_records.taken(conn, run_records.PIPELINE, pipeline_id, flow_run_id)
     change.notify(topics.pipeline(pipeline_id))
     return pipeline_id
 

@@ -49,7 +49,7 @@ from determined_service.pipelines import (
 )
 from determined_service.pipelines.machine import Await, Expand, Finish, Try
 from determined_service.pipelines.rows import Pipeline
-from determined_service.state import keeping, states, task_kinds
+from determined_service.state import run_records, states, task_kinds
 from determined_service.state.change import Change, changing, reader
 from determined_service.submission import cached, launching, placing, submit
 
@@ -101,7 +101,7 @@ async def settle(change: Change, row: sa.Row[Any]) -> None:
                 await rows.set_step(change, row.id, move.step, move.state, move.reason)
             elif isinstance(move, Await):
                 await telling.touch(change, row.id, state=machine.AWAITING, reason=move.reason)
-                await keeping.ended(change, keeping.PIPELINE, row.id)
+                await run_records.ended(change, run_records.PIPELINE, row.id)
                 return
             else:
                 await telling.end(change, row.id, move.state, move.reason)

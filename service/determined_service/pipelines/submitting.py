@@ -39,14 +39,14 @@ when the step begins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedPipeline:
     """What a pipeline says by itself. ``known``: by step, a configuration that is known already;
     ``examples``: complete ones in which something is not known yet; ``commands``: those that are known.
     ``again``: when it runs again."""
 
     plan: Plan
     text: str
-    known: dict[str, tuple[submit.Submission, submit.Prepared]]
+    known: dict[str, tuple[submit.Submission, submit.PreparedExperiment]]
     examples: dict[str, dict[str, Any]]
     commands: dict[str, tuple[launching.Launch, launching.PreparedLaunch]]
     again: repeating.Again
@@ -60,7 +60,7 @@ async def prepare(
     definitions: Mapping[str, ModelDefinition],
     settings: Settings,
     place: Place,
-) -> Prepared:
+) -> PreparedPipeline:
     """All that needs no database but for the places of its steps; ``place``: its own. Raises BadRequest with
     all mistakes, Conflict, Forbidden."""
     size = len(orjson.dumps(given))
@@ -74,7 +74,7 @@ async def prepare(
         if step.code is not None and step.code not in definitions:
             # An empty directory is no definition.
             raise BadRequest(f"step {step.name}: code: no modelDefinitions.{step.code} was sent")
-    known: dict[str, tuple[submit.Submission, submit.Prepared]] = {}
+    known: dict[str, tuple[submit.Submission, submit.PreparedExperiment]] = {}
     complete: dict[str, dict[str, Any]] = {}
     for name, (text, is_open) in examples.items():
         try:
@@ -101,7 +101,7 @@ async def prepare(
                 raise BadRequest(f"step {step.name}: {error.message}") from error
     again = repeating.read_again(plan)
     text = orjson.dumps(plan.to_json()).decode()
-    return Prepared(plan, text, known, complete, commands, again, place)
+    return PreparedPipeline(plan, text, known, complete, commands, again, place)
 
 
 def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
@@ -117,7 +117,7 @@ def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
 
 
 async def check_against(
-    conn: AsyncConnection, prepared: Prepared, settings: Settings, user: Principal
+    conn: AsyncConnection, prepared: PreparedPipeline, settings: Settings, user: Principal
 ) -> list[str]:
     """Checks the steps against the database; what is not heeded of them where they will run, in words.
 
@@ -152,7 +152,11 @@ async def check_against(
 
 
 async def _check_command(
-    conn: AsyncConnection, prepared: Prepared, step: Step, settings: Settings, user: Principal
+    conn: AsyncConnection,
+    prepared: PreparedPipeline,
+    step: Step,
+    settings: Settings,
+    user: Principal,
 ) -> list[str]:
     launch, ready = prepared.commands[step.name]
     planned = await launching.plan(conn, launch, ready, settings, user.user_id)
@@ -172,7 +176,7 @@ async def find(conn: AsyncConnection, owner_id: int, key: str | None) -> int | N
 
 async def store(
     change: Change,
-    prepared: Prepared,
+    prepared: PreparedPipeline,
     definitions: Mapping[str, ModelDefinition],
     owner_id: int,
     submitted_by: str | None,

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from determined_registry.database.tables import pipelines
 from determined_service.base import topics
 from determined_service.pipelines import of_retraining
-from determined_service.state import keeping
+from determined_service.state import run_records
 from determined_service.state.change import Change
 
 p = pipelines.c
@@ -29,4 +29,4 @@ async def touch(change: Change, pipeline_id: int, **values: Any) -> None:
 async def end(change: Change, pipeline_id: int, state: str, reason: str) -> None:
     """The pipeline has ended. ``reason``: for people."""
     await touch(change, pipeline_id, state=state, reason=reason, ended_at=sa.func.clock_timestamp())
-    await keeping.ended(change, keeping.PIPELINE, pipeline_id)
+    await run_records.ended(change, run_records.PIPELINE, pipeline_id)

@@ -7,14 +7,22 @@ import datetime
 from plotly import graph_objects as go
 
 from determined_service.plots.model import Search
-from determined_service.plots.section import BEST, Section, core_range, count, digits, label, layout
+from determined_service.plots.section import (
+    BEST,
+    PlotSection,
+    core_range,
+    count,
+    digits,
+    label,
+    layout,
+)
 
 MOST_TRIALS = 2000
 
 
-def best_over_time(search: Search) -> Section:
+def best_over_time(search: Search) -> PlotSection:
     """The section with the running best by the wall clock, and each trial's own best."""
-    section = Section(
+    section = PlotSection(
         "best",
         "Best metric over time",
         "The line is the best value that any trial had reported by then; a dot is the best of one trial.",

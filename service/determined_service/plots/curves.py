@@ -8,13 +8,13 @@ from typing import Any
 from plotly import graph_objects as go
 from plotly.colors import sample_colorscale
 
-from determined_service.plots.model import Outcome, Point, Search, Trial
+from determined_service.plots.model import PlottedOutcome, PlottedTrial, Point, Search
 from determined_service.plots.occupancy import rungs_by_trial
 from determined_service.plots.section import (
     BEST,
     FAINT,
     SYMBOLS,
-    Section,
+    PlotSection,
     color_range,
     core_range,
     count,
@@ -31,9 +31,9 @@ take the browser many seconds.
 MOST_PROMOTIONS = 3000
 
 
-def curves(search: Search) -> Section:
+def curves(search: Search) -> PlotSection:
     """The section of learning curves."""
-    section = Section(
+    section = PlotSection(
         "curves",
         "Learning curves",
         "A line per trial, darker the better its best value; the sign at its end shows "
@@ -79,7 +79,7 @@ def curves(search: Search) -> Section:
     return section
 
 
-def _explain_gaps(section: Section, search: Search, drawn: Sequence[Trial]) -> None:
+def _explain_gaps(section: PlotSection, search: Search, drawn: Sequence[PlottedTrial]) -> None:
     reported = [trial for trial in search.trials if trial.validations]
     if len(drawn) < len(reported):
         section.notes.append(
@@ -123,10 +123,12 @@ def _color_axis(search: Search, metrics: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _lines(search: Search, drawn: Sequence[Trial], metrics: Sequence[float]) -> list[go.Scatter]:
+def _lines(
+    search: Search, drawn: Sequence[PlottedTrial], metrics: Sequence[float]
+) -> list[go.Scatter]:
     """One trace per shade, its trials' lines separated by gaps; the good ones last, on top."""
     low, high = color_range(search, metrics)
-    groups: dict[int, list[Trial]] = {}
+    groups: dict[int, list[PlottedTrial]] = {}
     for trial in drawn:
         # A trial without a finite value is as pale as the worst.
         worst = high if search.smaller_is_better else low
@@ -138,7 +140,7 @@ def _lines(search: Search, drawn: Sequence[Trial], metrics: Sequence[float]) -> 
     return [_line(search, groups[shade], colors[shade]) for shade in order]
 
 
-def _line(search: Search, trials: Sequence[Trial], color: str) -> go.Scatter:
+def _line(search: Search, trials: Sequence[PlottedTrial], color: str) -> go.Scatter:
     x: list[float | None] = []
     y: list[float | None] = []
     ids: list[int | None] = []
@@ -168,10 +170,10 @@ def _hover(search: Search) -> str:
     )
 
 
-def _ends(search: Search, drawn: Sequence[Trial]) -> list[go.Scatter]:
+def _ends(search: Search, drawn: Sequence[PlottedTrial]) -> list[go.Scatter]:
     """The last point of each curve, one trace per outcome."""
     traces = []
-    for outcome in Outcome:
+    for outcome in PlottedOutcome:
         ended = [
             (trial, _last(search.curves[trial.id])) for trial in drawn if trial.outcome is outcome
         ]
@@ -186,10 +188,10 @@ def _ends(search: Search, drawn: Sequence[Trial]) -> list[go.Scatter]:
                 mode="markers",
                 marker={
                     "symbol": SYMBOLS[outcome],
-                    "size": 8 if outcome is Outcome.COMPLETED else 9,
+                    "size": 8 if outcome is PlottedOutcome.COMPLETED else 9,
                     "color": [trial.metric for trial, _ in found],
                     "coloraxis": "coloraxis",
-                    "line": {"width": 1 if outcome is Outcome.COMPLETED else 1.8},
+                    "line": {"width": 1 if outcome is PlottedOutcome.COMPLETED else 1.8},
                 },
                 name=outcome.value,
                 hovertemplate=f"{outcome.value}<br>{_hover(search)}",
@@ -202,7 +204,7 @@ def _last(points: Sequence[Point]) -> Point | None:
     return next((point for point in reversed(points) if point.y is not None), None)
 
 
-def _promotions(search: Search, drawn: Sequence[Trial]) -> go.Scatter:
+def _promotions(search: Search, drawn: Sequence[PlottedTrial]) -> go.Scatter:
     """The points at which trials were measured at a rung of their bracket and went on."""
     ladders = rungs_by_trial(search)
     found = [
@@ -223,7 +225,7 @@ def _promotions(search: Search, drawn: Sequence[Trial]) -> go.Scatter:
     )
 
 
-def _best(search: Search, trial: Trial) -> go.Scatter:
+def _best(search: Search, trial: PlottedTrial) -> go.Scatter:
     points = search.curves[trial.id]
     return go.Scatter(
         x=[digits(point.x) for point in points],
@@ -237,7 +239,7 @@ def _best(search: Search, trial: Trial) -> go.Scatter:
     )
 
 
-def _rungs_on_axis(search: Search, drawn: Sequence[Trial]) -> list[float]:
+def _rungs_on_axis(search: Search, drawn: Sequence[PlottedTrial]) -> list[float]:
     """The lengths of the rungs, if they are in the unit of the axis.
 
     A training of 9 epochs may report its steps in batches: then no target is a step of its curve.

@@ -16,7 +16,7 @@ from plotly import graph_objects as go
 from determined.common import installation
 from determined_service.plots.hparams import Axis, axes
 from determined_service.plots.model import Search, paths, thin
-from determined_service.plots.section import Section, count, label, layout
+from determined_service.plots.section import PlotSection, count, label, layout
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -26,9 +26,9 @@ MOST_TRIALS = 5000
 MOST_BARS = 20
 
 
-def hyperparameter_importance(search: Search) -> tuple[Section, dict[str, float]]:
+def hyperparameter_importance(search: Search) -> tuple[PlotSection, dict[str, float]]:
     """The section, and the shares by name ({} when they are not known); they sum up to 1."""
-    section = Section(
+    section = PlotSection(
         "importance",
         "Hyperparameter importance",
         "How much the best tenth of the trials differs from all trials along each hyperparameter "

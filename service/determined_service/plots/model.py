@@ -15,7 +15,7 @@ from determined_service.plots.hparams import flatten
 T = TypeVar("T")
 
 
-class Outcome(StrEnum):
+class PlottedOutcome(StrEnum):
     """The outcome of a trial, in the words of the page."""
 
     RUNNING = "running"
@@ -46,13 +46,13 @@ class Improvement:
 
 
 @dataclass(slots=True)
-class Trial:
+class PlottedTrial:
     """One trial. ``metric``: its best finite searcher metric; ``reached``: the longest target that
     it has been measured at (operations form) or its largest time metric (reports form)."""
 
     id: int
     request_id: str
-    outcome: Outcome
+    outcome: PlottedOutcome
     hparams: dict[str, Any]
     metric: float | None = None
     best_steps: int | None = None
@@ -85,7 +85,7 @@ class Search:
     pool: str = ""
     prefect_url: str | None = None
     flow_run_id: str | None = None
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[PlottedTrial] = field(default_factory=list)
     curves: dict[int, list[Point]] = field(default_factory=dict)
     curve_points: int = 0  # per trial, at most
     ladders: list[tuple[int, ...]] = field(default_factory=list)  # lengths of rungs, per bracket
@@ -157,7 +157,7 @@ class Search:
                 found.append(one)
         return found
 
-    def ranked(self) -> list[Trial]:
+    def ranked(self) -> list[PlottedTrial]:
         """The trials that have a metric, best first; of equals the older one."""
         measured = [trial for trial in self.trials if trial.metric is not None]
         return sorted(measured, key=functools.partial(_rank, sign=self._sign))
@@ -166,7 +166,7 @@ class Search:
     def _sign(self) -> int:
         return 1 if self.smaller_is_better else -1
 
-    def sample(self, most: int) -> list[Trial]:
+    def sample(self, most: int) -> list[PlottedTrial]:
         """At most ``most`` trials, in order: the best half of them and, of the others, every n-th."""
         if len(self.trials) <= most:
             return list(self.trials)
@@ -176,7 +176,7 @@ class Search:
         return [trial for trial in self.trials if trial.id in kept]
 
 
-def _rank(trial: Trial, *, sign: int) -> tuple[float, int]:
+def _rank(trial: PlottedTrial, *, sign: int) -> tuple[float, int]:
     assert trial.metric is not None
     return sign * trial.metric, trial.id
 
@@ -188,6 +188,6 @@ def thin(items: Sequence[T], most: int) -> list[T]:
     return [items[index * len(items) // most] for index in range(most)]
 
 
-def paths(trial: Trial) -> dict[str, Any]:
+def paths(trial: PlottedTrial) -> dict[str, Any]:
     """The trial's hyperparameters by dotted path."""
     return flatten(trial.hparams)

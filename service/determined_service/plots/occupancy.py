@@ -8,10 +8,10 @@ from typing import Any
 
 from determined_searchers import SearcherError, create_searcher
 from determined_searchers.settings import Form
-from determined_service.plots.model import Outcome, Search, Trial
+from determined_service.plots.model import PlottedOutcome, PlottedTrial, Search
 
 MOST_LENGTHS = 16
-LIVE = (Outcome.RUNNING, Outcome.WAITING)
+LIVE = (PlottedOutcome.RUNNING, PlottedOutcome.WAITING)
 
 
 def ladders(config: Mapping[str, Any]) -> list[tuple[int, ...]]:
@@ -25,7 +25,7 @@ def ladders(config: Mapping[str, Any]) -> list[tuple[int, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bracket:
+class ComparedTrials:
     """Trials that are compared with each other. ``members``: its numbers in the search; several
     when their rungs are the same and nothing tells their trials apart."""
 
@@ -57,12 +57,12 @@ class Table:
     rungs: list[Occupancy] = field(default_factory=list)
 
 
-def brackets(search: Search) -> list[Bracket]:
+def brackets(search: Search) -> list[ComparedTrials]:
     """Those of the search."""
-    return [Bracket((number,), ladder) for number, ladder in enumerate(search.ladders)]
+    return [ComparedTrials((number,), ladder) for number, ladder in enumerate(search.ladders)]
 
 
-def bracket_of(trial: Trial, found: Sequence[Bracket]) -> Bracket | None:
+def bracket_of(trial: PlottedTrial, found: Sequence[ComparedTrials]) -> ComparedTrials | None:
     """By the searcher's saved state or, in the operations form, by which of its targets a trial's
     present one is; None when that does not say."""
     if trial.bracket is not None:
@@ -76,12 +76,12 @@ def bracket_of(trial: Trial, found: Sequence[Bracket]) -> Bracket | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
-def merge_equal(found: Sequence[Bracket]) -> list[Bracket]:
+def merge_equal(found: Sequence[ComparedTrials]) -> list[ComparedTrials]:
     """Brackets of the same lengths as one."""
     ladders: dict[tuple[int, ...], tuple[int, ...]] = {}
     for one in found:
         ladders[one.lengths] = (*ladders.get(one.lengths, ()), *one.members)
-    return [Bracket(members, lengths) for lengths, members in ladders.items()]
+    return [ComparedTrials(members, lengths) for lengths, members in ladders.items()]
 
 
 def rungs_by_trial(search: Search) -> dict[int, tuple[int, ...]]:
@@ -93,7 +93,7 @@ def rungs_by_trial(search: Search) -> dict[int, tuple[int, ...]]:
     }
 
 
-def _owners(search: Search) -> tuple[list[Bracket], list[Bracket | None]]:
+def _owners(search: Search) -> tuple[list[ComparedTrials], list[ComparedTrials | None]]:
     """The brackets, and that of each trial; those that look the same are one if need be."""
     found = brackets(search)
     owners = [bracket_of(trial, found) for trial in search.trials]
@@ -130,7 +130,9 @@ def _one_table(search: Search, lengths: tuple[int, ...]) -> list[Table]:
     return [Table("", _count(search, search.trials, lengths))]
 
 
-def _count(search: Search, trials: Sequence[Trial], lengths: Sequence[int]) -> list[Occupancy]:
+def _count(
+    search: Search, trials: Sequence[PlottedTrial], lengths: Sequence[int]
+) -> list[Occupancy]:
     rungs = [Occupancy(length) for length in lengths]
     for trial in trials:
         last = None
@@ -152,13 +154,13 @@ def _count(search: Search, trials: Sequence[Trial], lengths: Sequence[int]) -> l
     return rungs
 
 
-def _measured(search: Search, trial: Trial, length: int) -> bool:
+def _measured(search: Search, trial: PlottedTrial, length: int) -> bool:
     if search.form is Form.REPORTS or trial.target is None:
         return trial.reached >= length
     return trial.reached >= length or trial.target > length
 
 
-def _under_way(search: Search, trial: Trial, length: int) -> bool:
+def _under_way(search: Search, trial: PlottedTrial, length: int) -> bool:
     """Towards ``length``, the lowest that it has not been measured at."""
     if trial.outcome not in LIVE:
         return False

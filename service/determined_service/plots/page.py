@@ -16,10 +16,10 @@ from determined_service.plots.best import best_over_time
 from determined_service.plots.curves import curves
 from determined_service.plots.hparams import text
 from determined_service.plots.importance import hyperparameter_importance
-from determined_service.plots.model import Search, Trial, paths
+from determined_service.plots.model import PlottedTrial, Search, paths
 from determined_service.plots.parallel import parallel_coordinates
 from determined_service.plots.rungs import rung_occupancy
-from determined_service.plots.section import Section
+from determined_service.plots.section import PlotSection
 
 BEST_LISTED = 10
 TEXT_MOST = 120
@@ -53,7 +53,7 @@ def render_page(search: Search) -> str:
     )
 
 
-def make_sections(search: Search) -> list[Section]:
+def make_sections(search: Search) -> list[PlotSection]:
     """In the order of the page."""
     importance, shares = hyperparameter_importance(search)
     return [
@@ -95,7 +95,7 @@ def _names(search: Search) -> list[str]:
     return [name for name in names if len({_short(point.get(name)) for point in every}) > 1][:12]
 
 
-def _row(search: Search, rank: int, trial: Trial) -> dict[str, Any]:
+def _row(search: Search, rank: int, trial: PlottedTrial) -> dict[str, Any]:
     point = paths(trial)
     return {
         "rank": rank,

@@ -13,7 +13,7 @@ from determined_service.plots.model import Search, paths
 from determined_service.plots.section import (
     FONT,
     INK,
-    Section,
+    PlotSection,
     color_range,
     count,
     digits,
@@ -32,9 +32,9 @@ MARGIN = 14
 NONE = "(none)"
 
 
-def parallel_coordinates(search: Search, importance: dict[str, float]) -> Section:
+def parallel_coordinates(search: Search, importance: dict[str, float]) -> PlotSection:
     """The section; if there are too many hyperparameters, the more important ones are shown."""
-    section = Section(
+    section = PlotSection(
         "parallel",
         "Hyperparameters and metric",
         "A line per trial. Drag along an axis to choose a range, drag an axis by its name to move it; "

@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 from determined_searchers.settings import Form
 from determined_service.base.json import by_name
 from determined_service.ingest.values import finite
-from determined_service.plots.model import Outcome, Point, Search, Trial
+from determined_service.plots.model import PlottedOutcome, PlottedTrial, Point, Search
 from determined_service.plots.occupancy import ladders
 
 MOST_CURVES = 1000
@@ -25,8 +25,12 @@ class NoSuchExperiment(LookupError):
     """The experiment does not exist (any more)."""
 
 
-def read_search(db_url: str, experiment_id: int, prefect_url: str | None = None) -> Search:
-    """The experiment as it is now. ``prefect_url``: the address of Prefect's pages, for links.
+def read_search(
+    db_url: str, experiment_id: int, prefect_url: str | None = None, *, curves: bool = True
+) -> Search:
+    """The experiment as it is now, without the trials' points unless ``curves``.
+
+    ``prefect_url``: the address of Prefect's pages, for links.
 
     Raises NoSuchExperiment; psycopg.Error when Postgres does not answer.
     """
@@ -37,7 +41,8 @@ def read_search(db_url: str, experiment_id: int, prefect_url: str | None = None)
         search = _experiment(conn, experiment_id)
         search.prefect_url = prefect_url
         search.trials = _trials(conn, search)
-        _read_curves(conn, search)
+        if curves:
+            _read_curves(conn, search)
     return search
 
 
@@ -85,7 +90,7 @@ _TRIALS = """
 """
 
 
-def _trials(conn: Connection, search: Search) -> list[Trial]:
+def _trials(conn: Connection, search: Search) -> list[PlottedTrial]:
     given = {"id": search.id, "metric": search.metric, "time_metric": search.time_metric}
     brackets = _brackets(conn, search.id)
     return [_trial(row, search, brackets) for row in conn.execute(_TRIALS, given)]
@@ -104,11 +109,11 @@ def _brackets(conn: Connection, experiment_id: int) -> dict[str, int]:
     return {pair[0]: pair[1] for pair in pairs if isinstance(pair, list) and len(pair) == 2}
 
 
-def _trial(row: dict[str, Any], search: Search, brackets: dict[str, int]) -> Trial:
+def _trial(row: dict[str, Any], search: Search, brackets: dict[str, int]) -> PlottedTrial:
     reports = search.form is Form.REPORTS
     measured = row["op_length"] if row["op_complete"] and not reports else None
     reached = (row["time"] if reports else measured) or 0.0
-    return Trial(
+    return PlottedTrial(
         id=row["id"],
         request_id=row["request_id"],
         outcome=_outcome(row, search, reached),
@@ -127,18 +132,20 @@ def _trial(row: dict[str, Any], search: Search, brackets: dict[str, int]) -> Tri
     )
 
 
-def _outcome(row: dict[str, Any], search: Search, reached: float) -> Outcome:
+def _outcome(row: dict[str, Any], search: Search, reached: float) -> PlottedOutcome:
     if row["early_exit"] == "INVALID_HP":
-        return Outcome.INVALID
+        return PlottedOutcome.INVALID
     if row["state"] in ("ERROR", "CANCELED"):
-        return Outcome.FAILED if row["state"] == "ERROR" else Outcome.CANCELED
+        return PlottedOutcome.FAILED if row["state"] == "ERROR" else PlottedOutcome.CANCELED
     if row["state"] != "COMPLETED":
-        return Outcome.RUNNING if row["running"] else Outcome.WAITING
+        return PlottedOutcome.RUNNING if row["running"] else PlottedOutcome.WAITING
     if search.form is Form.REPORTS:
         short = search.length is not None and reached < search.length
-        return Outcome.STOPPED if row["stop_requested"] and short else Outcome.COMPLETED
+        return (
+            PlottedOutcome.STOPPED if row["stop_requested"] and short else PlottedOutcome.COMPLETED
+        )
     short = search.length is not None and reached < search.length
-    return Outcome.STOPPED if short else Outcome.COMPLETED
+    return PlottedOutcome.STOPPED if short else PlottedOutcome.COMPLETED
 
 
 # A curve with more points than the figure shows is thinned to the first point at or after each of a number of

@@ -11,7 +11,7 @@ import sys
 from determined_service.base.errors import NotFound, Unavailable
 from determined_service.base.pages import PREFECT_HOME, of_service
 from determined_service.base.settings import Settings
-from determined_service.plots.order import NO_SUCH_EXPERIMENT, Order
+from determined_service.plots.page_order import NO_SUCH_EXPERIMENT, PageOrder
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +31,19 @@ class Renderer:
 
     async def page(self, experiment_id: int) -> bytes:
         """The HTML. Raises NotFound; Unavailable when drawing fails or takes too long."""
+        return await self._drawn(experiment_id)
+
+    async def numbers(self, experiment_id: int) -> bytes:
+        """JSON of :func:`determined_service.plots.numbers.numbers`. Raises as :meth:`page`."""
+        return await self._drawn(experiment_id, numbers=True)
+
+    async def _drawn(self, experiment_id: int, *, numbers: bool = False) -> bytes:
         has_prefect = self._settings.prefect_api_url is not None
-        order = Order(
+        order = PageOrder(
             db_url=self._settings.db_url,
             experiment_id=experiment_id,
             prefect_url=f"{of_service(self._settings)}{PREFECT_HOME}" if has_prefect else None,
+            numbers=numbers,
         )
         async with self._turn:
             code, page, said = await _draw(order)
@@ -51,7 +59,7 @@ class Renderer:
         return page
 
 
-async def _draw(order: Order) -> tuple[int | None, bytes, str]:
+async def _draw(order: PageOrder) -> tuple[int | None, bytes, str]:
     """The process' exit code (None: it took too long), its output, and its standard error."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from plotly import graph_objects as go
 
-from determined_service.plots.model import Outcome, Search
+from determined_service.plots.model import PlottedOutcome, Search
 from determined_service.plots.occupancy import occupancy
-from determined_service.plots.section import Section, count, label, layout
+from determined_service.plots.section import PlotSection, count, label, layout
 
 
-def rung_occupancy(search: Search) -> Section:
+def rung_occupancy(search: Search) -> PlotSection:
     """The section."""
-    section = Section(
+    section = PlotSection(
         "rungs",
         "Rung occupancy",
         "How many trials were measured at each length, and how many of them went on.",
@@ -66,11 +66,11 @@ def rung_occupancy(search: Search) -> Section:
     return section
 
 
-def _note_lost(section: Section, search: Search) -> None:
+def _note_lost(section: PlotSection, search: Search) -> None:
     lost = [
         trial
         for trial in search.trials
-        if trial.outcome in (Outcome.FAILED, Outcome.INVALID, Outcome.CANCELED)
+        if trial.outcome in (PlottedOutcome.FAILED, PlottedOutcome.INVALID, PlottedOutcome.CANCELED)
     ]
     if lost:
         section.notes.append(

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from determined_service.plots.model import Outcome, Search
+from determined_service.plots.model import PlottedOutcome, Search
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
 @dataclass(slots=True)
-class Section:
+class PlotSection:
     """A figure with its heading; without a figure, ``notes`` say why. ``explains``: how to read it."""
 
     key: str
@@ -36,13 +36,13 @@ SHADES = ("#c9d8ea", "#9dbfdd", "#6a9fcf", "#3b7ab8", "#1f5795", "#0b2f63")
 SCALE: list[list[Any]] = [[index / (len(SHADES) - 1), shade] for index, shade in enumerate(SHADES)]
 
 SYMBOLS = {
-    Outcome.COMPLETED: "circle",
-    Outcome.STOPPED: "x-thin-open",
-    Outcome.WAITING: "diamond-open",
-    Outcome.RUNNING: "triangle-right",
-    Outcome.FAILED: "cross-thin-open",
-    Outcome.INVALID: "hash-open",
-    Outcome.CANCELED: "square-open",
+    PlottedOutcome.COMPLETED: "circle",
+    PlottedOutcome.STOPPED: "x-thin-open",
+    PlottedOutcome.WAITING: "diamond-open",
+    PlottedOutcome.RUNNING: "triangle-right",
+    PlottedOutcome.FAILED: "cross-thin-open",
+    PlottedOutcome.INVALID: "hash-open",
+    PlottedOutcome.CANCELED: "square-open",
 }
 
 

@@ -32,7 +32,7 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.pipelines import machine, people, rows
 from determined_service.prefect.gateway import ParentRun
 from determined_service.retraining import runs
-from determined_service.state import keeping, prefect_states, states
+from determined_service.state import prefect_states, run_records, states
 from determined_service.state.change import Change, changing, reader
 
 COMPLETED = ("COMPLETED", prefect.COMPLETED)
@@ -84,7 +84,7 @@ class KeptOwner(ABC):
     whether another run takes the place of one that somebody has deleted.
     """
 
-    column: ClassVar[keeping.Owner]
+    column: ClassVar[run_records.OwnerColumn]
     noun: ClassVar[str]
     serves: ClassVar[str]
     deployment: ClassVar[str]
@@ -114,9 +114,9 @@ class KeptOwner(ABC):
 class KeptExperiment(KeptOwner):
     """Its trials' runs are subflows of its run, so no other run can take the place of that one."""
 
-    column, noun, serves = keeping.EXPERIMENT, "experiment", serving.EXPERIMENT
+    column, noun, serves = run_records.EXPERIMENT, "experiment", serving.EXPERIMENT
     deployment = prefect.EXPERIMENT_DEPLOYMENT
-    lost_s = keeping.LOST_S
+    lost_s = run_records.LOST_S
     replaceable = False
 
     async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
@@ -188,7 +188,7 @@ class KeptExperiment(KeptOwner):
 
 
 class KeptPipeline(KeptOwner):
-    column, noun, serves = keeping.PIPELINE, "pipeline", serving.PIPELINE
+    column, noun, serves = run_records.PIPELINE, "pipeline", serving.PIPELINE
     deployment = prefect.PIPELINE_DEPLOYMENT
 
     async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:
@@ -248,9 +248,9 @@ class KeptPipeline(KeptOwner):
 class KeptDeletion(KeptOwner):
     """It cannot be cancelled, only repeated: its marked checkpoints are lost already."""
 
-    column, noun, serves = keeping.DELETION, "deletion", serving.DELETION
+    column, noun, serves = run_records.DELETION, "deletion", serving.DELETION
     deployment = prefect.DELETION_DEPLOYMENT
-    lost_s = keeping.LOST_S
+    lost_s = run_records.LOST_S
     may_be_cancelled = False
 
     async def stand(self, conn: AsyncConnection, id: int) -> OwnerStanding | None:

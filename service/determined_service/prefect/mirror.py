@@ -61,7 +61,7 @@ PASSING = frozenset({"PENDING", "SCHEDULED", "PAUSED"})
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OutboxRow:
     """One row of the outbox, with facts about its entity. ``age_s``: since it was written."""
 
     id: int
@@ -75,21 +75,21 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class OutboxDelivery:
     """``row`` is to be delivered; ``ids`` (itself and rows it replaces) may be deleted then."""
 
-    row: Row
+    row: OutboxRow
     ids: tuple[int, ...]
 
 
-def plan_deliveries(rows: Sequence[Row]) -> tuple[list[Delivery], float | None]:
+def plan_deliveries(rows: Sequence[OutboxRow]) -> tuple[list[OutboxDelivery], float | None]:
     """The rows of one entity to deliver now, and the seconds after which to look again.
 
     A passing state (Pending, AwaitingSlots, Paused) that another state follows is never delivered. As the
     last state it is delivered when it has lasted :data:`HOLD_S`. Running and end states are always
     delivered. A reason why the run waits replaces no state, and is replaced by states and by other reasons.
     """
-    deliveries: list[Delivery] = []
+    deliveries: list[OutboxDelivery] = []
     replaced: list[int] = []
     for place, row in enumerate(rows):
         reason = row.kind == SHOW_REASON
@@ -101,7 +101,7 @@ def plan_deliveries(rows: Sequence[Row]) -> tuple[list[Delivery], float | None]:
         elif passing and row.age_s < HOLD_S:
             return deliveries, HOLD_S - row.age_s
         else:
-            deliveries.append(Delivery(row, (*replaced, row.id)))
+            deliveries.append(OutboxDelivery(row, (*replaced, row.id)))
             replaced = []
     return deliveries, None
 
@@ -175,7 +175,7 @@ class Mirror:
         waiting = {entity: at for entity, at in self._not_before.items() if at > now}
         async with reader(self._db).connect() as conn:
             found = await conn.execute(_ROWS, {"busy": [*self._tasks, *waiting]})
-            rows = [Row(**row._mapping) for row in found]
+            rows = [OutboxRow(**row._mapping) for row in found]
         look_again = [SWEEP_S, *(at - now for at in waiting.values())]
         entities = dict.fromkeys(row.entity for row in rows)
         by_entity = {
@@ -201,7 +201,7 @@ class Mirror:
         return max(min(look_again), GAP_S)
 
     async def _deliver_then_wake(
-        self, entity: str, deliveries: Sequence[Delivery], ids: set[int], event: asyncio.Event
+        self, entity: str, deliveries: Sequence[OutboxDelivery], ids: set[int], event: asyncio.Event
     ) -> None:
         try:
             await self._deliver(entity, deliveries)
@@ -210,7 +210,7 @@ class Mirror:
             self._under_way -= ids
             event.set()
 
-    async def _deliver(self, entity: str, deliveries: Sequence[Delivery]) -> None:
+    async def _deliver(self, entity: str, deliveries: Sequence[OutboxDelivery]) -> None:
         try:
             for delivery in deliveries:
                 if delivery.row.kind == CREATE_TASK_RUN:
@@ -228,7 +228,7 @@ class Mirror:
             self._not_before.pop(entity, None)
             self._away.reset()
 
-    async def _put_off(self, row: Row, entity: str, error: Exception) -> None:
+    async def _put_off(self, row: OutboxRow, entity: str, error: Exception) -> None:
         away = self._gateway.is_away(error)
         if away:
             if not self._away.tries:
@@ -254,7 +254,7 @@ class Mirror:
                     {"error": str(error), "entity": entity, "id": row.id},
                 )
 
-    async def _set_state(self, delivery: Delivery) -> None:
+    async def _set_state(self, delivery: OutboxDelivery) -> None:
         row = delivery.row
         payload = row.payload
         run_id = row.run_id
@@ -269,7 +269,7 @@ class Mirror:
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
-    async def _is_due(self, row: Row, run_id: UUID) -> bool:
+    async def _is_due(self, row: OutboxRow, run_id: UUID) -> bool:
         """True if the run is still to get the state, by its present one."""
         if row.kind == SHOW_REASON:
             # A state that a user gave the run after the reason was written stays.
@@ -280,7 +280,7 @@ class Mirror:
         told = (found.type, found.name, found.message or "")
         return told != (row.payload["type"], row.payload["name"], row.payload["message"])
 
-    async def _create_task_run(self, delivery: Delivery) -> None:
+    async def _create_task_run(self, delivery: OutboxDelivery) -> None:
         """Make the run of a launched task; its later states are delivered after it."""
         row = delivery.row
         task_id, run_id = task_of(row.entity), row.run_id
@@ -301,7 +301,7 @@ class Mirror:
             await change.conn.execute(_DELETE, {"ids": list(delivery.ids)})
             change.notify(topics.OUTBOX, topics.task(task_id))
 
-    async def _show_page(self, delivery: Delivery) -> None:
+    async def _show_page(self, delivery: OutboxDelivery) -> None:
         """Write the page of the run."""
         row = delivery.row
         try:
@@ -320,7 +320,7 @@ class Mirror:
         async with reader(self._db).connect() as conn:
             await conn.execute(_DELETE, {"ids": list(delivery.ids)})
 
-    async def _name_run(self, delivery: Delivery) -> None:
+    async def _name_run(self, delivery: OutboxDelivery) -> None:
         """Name the run that submitted the experiment after it, or that began the retraining's run."""
         row = delivery.row
         if row.run_id is not None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_registry.database.tables import tasks
-from determined_service.lifecycle.kinds.base import TaskKind
+from determined_service.lifecycle.kinds.base import AnyKind
 from determined_service.lifecycle.kinds.table import KINDS, facts_of
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
@@ -25,7 +25,7 @@ class MirroredTask:
     state: str
     reason: str | None
     id: str
-    kind: TaskKind
+    kind: AnyKind
 
     async def hold(self, change: Change) -> None:
         """Locks it, so that its state changes no more. Raises NotFound."""

@@ -23,13 +23,13 @@ from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import tasks as tasking
-from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.legs import end_leg
 from determined_service.prefect.gateway import ENDED, Gateway, OpenRun, RunGone
 from determined_service.prefect.mirrored_tasks import MirroredTask, find_tasks, mirrored_kinds
 from determined_service.scheduling.explanation import why_queued
 from determined_service.scheduling.reading import SnapshotReader
-from determined_service.state import keeping, states
+from determined_service.state import run_records, states
 from determined_service.state.change import Change, changing, reader
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class PrefectWatch:
             cancelling = await self._gateway.cancelling()
             cancelled = await self._gateway.cancelled_since(since)
             async with changing(self._db) as change:
-                if await keeping.look_soon(change.conn, [*cancelling, *cancelled]):
+                if await run_records.look_soon(change.conn, [*cancelling, *cancelled]):
                     change.notify(topics.KEPT_RUNS)
             for owner in await self._owners(cancelling):
                 async with changing(self._db) as change:
@@ -150,7 +150,7 @@ class PrefectWatch:
         owners = await self._owners([run.id for run in unfinished])
         known = {owner.run_id: owner for owner in owners}
         async with changing(self._db) as change:
-            kept = await keeping.unsettle(change.conn, [run.id for run in unfinished])
+            kept = await run_records.unsettle(change.conn, [run.id for run in unfinished])
         for run in unfinished:
             if run.id in kept:
                 continue
@@ -236,5 +236,8 @@ class PrefectWatch:
                 reason = f"its run in Prefect is {run.name}{words}"
             async with changing(self._db) as change:
                 await end_leg(
-                    change, row.id, Exit(ExitKind.INFRASTRUCTURE, reason=reason), only_in=row.state
+                    change,
+                    row.id,
+                    LegExit(ExitKind.INFRASTRUCTURE, reason=reason),
+                    only_in=row.state,
                 )

@@ -24,8 +24,8 @@ from determined_service.base.settings import Settings
 from determined_service.lifecycle import idle
 from determined_service.lifecycle.kinds.table import facts_of
 from determined_service.proxy.answers import Refusal
-from determined_service.proxy.connection import Route
 from determined_service.proxy.names import Key
+from determined_service.proxy.questions import Route
 from determined_service.scheduling.queue import Queue
 from determined_service.scheduling.wording import in_words
 from determined_service.state import states

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 import socket
 import time
@@ -19,7 +20,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from determined.common.cluster_config import Quotas
 from determined_service.base import hosts
+from determined_service.base.settings import Settings
+from determined_service.base.trusted_proxies import TrustedProxies
 from determined_service.proxy import lobby, process
 from determined_service.proxy.http1 import HEAD_BYTES
 from determined_service.proxy.lobby import Lobby
@@ -55,10 +59,16 @@ def is_for_task(data: bytes, own_host: bytes) -> bool | None:
     return False if b"\r\n\r\n" in data or len(data) > HEAD_BYTES else None
 
 
+@functools.cache
+def _believed(proxies: tuple[str, ...]) -> TrustedProxies:
+    return TrustedProxies(proxies)
+
+
 class HttpProtocol(H11Protocol):
     """Uvicorn's protocol for a connection to the service, until its next request is for a task."""
 
     lobby = Lobby()
+    address = ""
     _seen = b""
     # The time for the head, or for the next bytes of the body; None: nothing has begun, and uvicorn's own
     # time for connections that are kept open counts.
@@ -67,9 +77,16 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        _end_when_untaken(transport.get_extra_info("socket"), lobby.UNTAKEN_S)
+        raw = transport.get_extra_info("socket")
+        _end_when_untaken(raw, lobby.UNTAKEN_S)
         self._ends_at = time.monotonic() + lobby.HEAD_S
-        self.lobby.enter(self)
+        self.address = lobby.counted_address(raw, _believed(tuple(lobby.trusted_proxies())))
+        self.lobby.enter(self, self._most_of_address())
+
+    def _most_of_address(self) -> int:
+        app = cast("Any", self.config.app)
+        settings: Settings | None = getattr(app.state, "settings", None)
+        return Quotas().connections if settings is None else settings.cluster.quotas.connections
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lobby.leave(self)
@@ -129,6 +146,8 @@ class HttpProtocol(H11Protocol):
 
     def take_over(self, data: bytes) -> None:
         """Serves a connection that was the proxy's, with the first bytes of its next request."""
+        if self.transport.is_closing():
+            return
         super().data_received(data)
         self._look(len(data))
 

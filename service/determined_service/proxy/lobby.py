@@ -3,18 +3,23 @@
 Every client that reaches the port can open connections and send half a request on each, without any login. So
 a head and a body have their time, and when there are too many connections, those that have been silent for
 the longest time go first: a client that sends its request is served, whatever number of connections others
-hold open.
+hold open. One address has a smaller number (``quotas.connections``), within which the same holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
+import socket
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from itertools import islice
 from typing import Protocol
+
+from determined_service.base.networks import is_loopback, network
+from determined_service.base.trusted_proxies import TrustedProxies
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +32,8 @@ UNTAKEN_S = 300
 LOOK_S = 2.0
 AT_ONCE, PAUSE_S = 500, 0.01
 """So many are ended at a time, and then others have their turn: to end 16,000 takes 0.1 s."""
+SAY_S = 60.0
+"""One line in this time, however many connections there are."""
 MOST = 16_384
 SPARE = 512
 """Descriptors that are left for the database, files, the proxy and processes."""
@@ -44,8 +51,29 @@ def most_connections() -> int:
     return MOST if soft == unlimited else max(min(MOST, soft - SPARE), soft // 2)
 
 
+def trusted_proxies() -> list[str]:
+    """The reverse proxies that this process believes."""
+    allowed = os.environ.get("FORWARDED_ALLOW_IPS", "")
+    return [one.strip() for one in allowed.split(",") if one.strip()]
+
+
+def counted_address(connection: socket.socket, trusted: TrustedProxies) -> str:
+    """The network whose connections are counted together with this one; "": it is not counted, because it
+    comes from this machine, or from a proxy with many people behind it."""
+    try:
+        peer, own = connection.getpeername(), connection.getsockname()
+    except OSError:
+        return ""
+    if not isinstance(peer, tuple) or peer[0] == own[0]:
+        return ""
+    address = str(peer[0])
+    return "" if is_loopback(address) or address in trusted else network(address)
+
+
 class Connection(Protocol):
-    """A connection in the lobby."""
+    """A connection in the lobby. ``address``: of :func:`counted_address`."""
+
+    address: str
 
     def refuse(self) -> None:
         """End the connection, whose request is not there after its time."""
@@ -64,40 +92,72 @@ class Lobby:
         self._most = most
         self._all: set[Connection] = set()
         self._awaited: OrderedDict[Connection, None] = OrderedDict()
+        self._of_address: Counter[str] = Counter()
+        self._awaited_of: dict[str, OrderedDict[Connection, None]] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._ended = 0
         self._said = 0.0
+        self._said_full = 0.0
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def enter(self, one: Connection) -> None:
-        """A new connection, from which a request is awaited."""
+    def enter(self, one: Connection, most_of_address: int) -> None:
+        """A new connection, from which a request is awaited. ``most_of_address``: connections that its
+        address may have."""
         if self._most is None:
             self._most = most_connections()
         self._all.add(one)
+        self._of_address[one.address] += 1
         self.awaits(one)
-        if len(self._all) > self._most:
-            silent = next(iter(self._awaited))
-            self.leave(silent)
-            silent.drop()
-            self._ended += 1
+        if one.address and self._of_address[one.address] > most_of_address:
+            self._end_silent(self._awaited_of[one.address])
+            self._say_full(one.address, most_of_address)
+        elif len(self._all) > self._most:
+            self._end_silent(self._awaited)
         if self._looking is None:
             self._look_later(LOOK_S)
 
     def awaits(self, one: Connection) -> None:
         """More bytes of a request are awaited, and some may just have come."""
-        self._awaited[one] = None
-        self._awaited.move_to_end(one)
+        for awaited in (self._awaited, self._awaited_of.setdefault(one.address, OrderedDict())):
+            awaited[one] = None
+            awaited.move_to_end(one)
 
     def serves(self, one: Connection) -> None:
         """The request has arrived completely; it is being answered."""
-        self._awaited.pop(one, None)
+        if one in self._awaited:
+            del self._awaited[one]
+            del self._awaited_of[one.address][one]
+            if not self._awaited_of[one.address]:
+                del self._awaited_of[one.address]
 
     def leave(self, one: Connection) -> None:
         """The connection has ended, or is another process'."""
-        self._all.discard(one)
-        self._awaited.pop(one, None)
+        self.serves(one)
+        if one in self._all:
+            self._all.remove(one)
+            self._of_address[one.address] -= 1
+            if not self._of_address[one.address]:
+                del self._of_address[one.address]
+
+    def _end_silent(self, awaited: OrderedDict[Connection, None]) -> None:
+        silent = next(iter(awaited))
+        self.leave(silent)
+        silent.drop()
+        self._ended += 1
+
+    def _say_full(self, address: str, most: int) -> None:
+        now = time.monotonic()
+        if now - self._said_full > SAY_S or not self._said_full:
+            self._said_full = now
+            logger.warning(
+                "%s has %d connections, which is the most of one address (quotas.connections of the cluster "
+                "configuration): each new one ends the one that has been silent for the longest time. A "
+                "reverse proxy belongs into trusted_proxies of the service's settings",
+                address,
+                most,
+            )
 
     def _look_later(self, after_s: float) -> None:
         self._looking = asyncio.get_running_loop().call_later(after_s, self._look)
@@ -109,8 +169,7 @@ class Lobby:
             self.leave(one)
             one.refuse()
         self._ended += len(slow)
-        # One line a minute, however many they are.
-        if self._ended and now - self._said > 60:
+        if self._ended and now - self._said > SAY_S:
             logger.warning("ended %d connections that sent no whole request in time", self._ended)
             self._ended, self._said = 0, now
         self._looking = None

@@ -24,6 +24,7 @@ from determined_service.base.pages import task_base, task_host
 from determined_service.base.settings import Settings
 from determined_service.proxy.answers import Refusal, refuse
 from determined_service.proxy.decisions import Decisions
+from determined_service.proxy.lobby import trusted_proxies
 from determined_service.proxy.names import Key
 from determined_service.proxy.server import Sockets, route_json
 
@@ -45,6 +46,8 @@ class ProxyProcess:
         self._decisions = decisions
         self._process: asyncio.subprocess.Process | None = None
         self._sockets: Sockets | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._most_told = 0
         self._starting: asyncio.Task[None] | None = None
         self._waiting: list[tuple[socket.socket, bytes]] = []
         self._works: set[asyncio.Task[None]] = set()
@@ -62,6 +65,7 @@ class ProxyProcess:
     def give(self, sock: socket.socket, data: bytes) -> None:
         """Hand over a connection whose next request is for a task, with the data read from it."""
         if self._sockets is not None and self.pid is not None:
+            self._tell_most()
             self._sockets.give(sock, data)
             return
         self._waiting.append((sock, data))
@@ -117,13 +121,14 @@ class ProxyProcess:
             theirs.close()
             asking.close()
         reader, writer = await asyncio.open_connection(sock=asked, limit=1 << 20)
-        allowed = os.environ.get("FORWARDED_ALLOW_IPS", "")
         settings = {
             "own_host": self.own_host,
             "own_base": task_base(self._settings),
-            "trusted": [one.strip() for one in allowed.split(",") if one.strip()],
+            "trusted": trusted_proxies(),
+            "connections": self._settings.cluster.quotas.connections,
         }
         writer.write(json.dumps(settings).encode() + b"\n")
+        self._writer, self._most_told = writer, self._settings.cluster.quotas.connections
         if not await asyncio.wait_for(reader.readline(), START_S):
             raise EOFError("it ended at once")
         self._sockets = Sockets(ours)
@@ -132,6 +137,13 @@ class ProxyProcess:
         for sock, data in waiting:
             self._sockets.give(sock, data)
         self._begin(self._answer(reader, writer))
+
+    def _tell_most(self) -> None:
+        """The connections of one address, which an administrator may have changed."""
+        most = self._settings.cluster.quotas.connections
+        if self._writer is not None and most != self._most_told:
+            self._most_told = most
+            self._writer.write(json.dumps({"connections": most}).encode() + b"\n")
 
     def _taken(self) -> None:
         if self._sockets is not None:
@@ -180,7 +192,7 @@ class ProxyProcess:
 
     async def _stop(self) -> None:
         process, self._process = self._process, None
-        sockets, self._sockets = self._sockets, None
+        sockets, self._sockets, self._writer = self._sockets, None, None
         if sockets is not None:
             sockets.close()
         if process is not None:

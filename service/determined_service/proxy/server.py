@@ -5,7 +5,8 @@ may go where. It ends with the service, however that ends: the kernel closes tha
 
     first descriptor   datagrams: ``C`` and the bytes that were read, with a descriptor; ``D``: more of the
                        last one's. Both ways.
-    second descriptor  lines of JSON: settings, then questions and answers.
+    second descriptor  lines of JSON: settings, then questions and answers, and the connections that one
+                       address may have, whenever that number changes.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from determined_service.base.trusted_proxies import TrustedProxies
-from determined_service.proxy.answers import Refusal
-from determined_service.proxy.connection import IDLE_S, Ask, Route, TaskConnection, Visitor
+from determined_service.proxy.answers import Refusal, refuse
+from determined_service.proxy.arrivals import OwnAddresses
+from determined_service.proxy.lobby import counted_address
 from determined_service.proxy.names import Key
+from determined_service.proxy.questions import Ask, Route
+from determined_service.proxy.task_connection import TaskConnection
+from determined_service.proxy.visitor import Visitor
+from determined_service.proxy.visitor_stream import IDLE_S
 
 logger = logging.getLogger("determined.proxy")
 
@@ -127,17 +133,21 @@ def _less(counter: Counter[K], key: K) -> None:
 
 
 class Proxy:
-    """Implements :class:`~.connection.ProxyState` in the proxy's process."""
+    """Implements :class:`~.visitor.ProxyState` in the proxy's process."""
 
     def __init__(
         self, sockets: Sockets, writer: asyncio.StreamWriter, settings: dict[str, Any]
     ) -> None:
         self._sockets = sockets
         self._writer = writer
-        self.own_host: str = settings.get("own_host", "")
-        self.own_base: str = settings.get("own_base", "")
-        self.trusted = TrustedProxies(settings.get("trusted", ()))
-        self._visitors: set[Visitor] = set()
+        self.own = OwnAddresses(
+            settings.get("own_host", ""),
+            settings.get("own_base", ""),
+            TrustedProxies(settings.get("trusted", ())),
+        )
+        self.most_of_address: int = settings["connections"]
+        self._visitors: dict[Visitor, str] = {}
+        self._of_address: Counter[str] = Counter()
         self._with_route: dict[Visitor, Route] = {}
         self._of_task: Counter[str] = Counter()
         self._of_user: Counter[int] = Counter()
@@ -159,12 +169,29 @@ class Proxy:
     async def _adopt(self, sock: socket.socket, data: bytes) -> None:
         visitor = Visitor(self, data)
         sock.setblocking(False)
-        self._visitors.add(visitor)
+        address = counted_address(sock, self.own.trusted)
+        most = self.most_of_address
+        if address and self._of_address[address] >= most:
+            text = (
+                f"your address has {most} connections to tasks, which is the most (quotas.connections of the "
+                "cluster configuration): close some, or ask an administrator, who may raise it"
+            )
+            with contextlib.suppress(OSError):
+                sock.send(refuse(Refusal(503, text, again=True), None, False))
+            sock.close()
+            return
+        self._visitors[visitor] = address
+        self._of_address[address] += 1
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: visitor, sock)
         except OSError:
-            self._visitors.discard(visitor)
+            self._forget(visitor)
             sock.close()
+
+    def _forget(self, visitor: Visitor) -> None:
+        address = self._visitors.pop(visitor, None)
+        if address is not None:
+            _less(self._of_address, address)
 
     def give_back(self, visitor: Visitor, data: bytes) -> bool:
         """The service gets the connection, whose next request is its own."""
@@ -199,7 +226,7 @@ class Proxy:
             _less(self._of_task, route.allocation_id)
             _less(self._of_user, route.user_id)
         if visitor.transport.is_closing():
-            self._visitors.discard(visitor)
+            self._forget(visitor)
 
     def idle(self, route: Route) -> TaskConnection | None:
         kept = self._idle.get((route.address, route.port))
@@ -278,6 +305,9 @@ class Proxy:
 
     def answered(self, line: bytes) -> None:
         given = json.loads(line)
+        if "connections" in given:
+            self.most_of_address = given["connections"]
+            return
         future = self._asked.get(given["id"])
         if future is not None and not future.done():
             future.set_result(given)
@@ -297,7 +327,7 @@ class Proxy:
             for visitor in list(self._visitors):
                 if visitor.transport.is_closing():
                     if visitor.transport.get_write_buffer_size() == 0 or visitor.is_late(now):
-                        self._visitors.discard(visitor)
+                        self._forget(visitor)
                 elif visitor.is_late(now):
                     visitor.transport.abort()
                 elif (

@@ -12,7 +12,7 @@ from determined_service.downloads.readers import Readers
 from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.logs import LogsQueue
 from determined_service.ingest.metrics import MetricsWriter
-from determined_service.ingest.reports import Batch
+from determined_service.ingest.reports import ReportBatch
 from determined_service.lifecycle.progress import ProgressEvents
 from determined_service.mlflow.process import MlflowServer
 from determined_service.prefect.visitors import PrefectServer
@@ -25,6 +25,7 @@ from determined_service.public import (
     bulk,
     checkpoint_reports,
     checkpoints,
+    cluster_message,
     config_policies,
     custom_search,
     deletions,
@@ -41,6 +42,7 @@ from determined_service.public import (
     health_report,
     jobs,
     launched,
+    lineage,
     login,
     master,
     metrics,
@@ -50,10 +52,12 @@ from determined_service.public import (
     model_versions,
     models,
     notebook_files,
+    page_tickets,
     pipelines,
     plots,
     pool_bindings,
     prefect_page,
+    project_visits,
     projects,
     reports,
     resource_pools,
@@ -61,6 +65,7 @@ from determined_service.public import (
     retraining,
     returned_files,
     roles,
+    runs,
     search_preview,
     shells,
     task_logs,
@@ -121,6 +126,7 @@ def routers() -> list[Router]:
         login,
         groups,
         roles,
+        project_visits,
         user_settings,
         users,
         master,
@@ -129,6 +135,7 @@ def routers() -> list[Router]:
         resource_pools,
         resources,
         experiments,
+        lineage,
         model_definitions,
         metrics,
         trials,
@@ -137,6 +144,7 @@ def routers() -> list[Router]:
         plots,
         checkpoint_reports,
         checkpoints,
+        cluster_message,
         downloads,
         deletions,
         models,
@@ -152,11 +160,13 @@ def routers() -> list[Router]:
         tasks,
         generic_tasks,
         workspaces,
+        runs,
         projects,
         config_policies,
         pool_bindings,
         task_logs,
         task_visits,
+        page_tickets,
         mlflow_changes,
         # Last: their addresses have a part for everything.
         mlflow_pages,
@@ -174,7 +184,7 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     stack.push_async_callback(app.state.readers.close)
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.waiting_times = WaitingTimes(app.state.db)
-    app.state.metrics_queue = GroupCommit[Batch](app.state.db, MetricsWriter().write)
+    app.state.metrics_queue = GroupCommit[ReportBatch](app.state.db, MetricsWriter().write)
     settings = app.state.settings
     app.state.logs_queue = LogsQueue(app.state.db, lambda: settings.cluster.quotas)
     app.state.proxy = ProxyProcess(

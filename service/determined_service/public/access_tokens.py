@@ -11,17 +11,19 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from determined.common.cluster_config import Security
-from determined_registry.database.tables import user_sessions, users
+from determined_registry.database.tables import user_sessions, users, workspaces
 from determined_service.access import access_tokens
 from determined_service.access.dependencies import may
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import Kind, Target
 from determined_service.base.bounds import Id, ManyIds, Name, Text
-from determined_service.base.errors import Forbidden, NotFound
+from determined_service.base.errors import BadRequest, Forbidden, NotFound
+from determined_service.base.settings import Settings
 from determined_service.state.change import changing
 from determined_service.views.paging import Limit, Offset, OrderBy, fetch_page, ordered
 from determined_service.views.values import moment
+from determined_service.views.workspaces import get_workspace
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf
 
@@ -40,9 +42,12 @@ _SELECT = (
         _s.revoked_at,
         _s.read_only,
         _s.seen_at,
+        _s.workspace_id,
         users.c.username,
+        workspaces.c.name.label("workspace_name"),
     )
     .join(users, users.c.id == _s.user_id)
+    .outerjoin(workspaces, workspaces.c.id == _s.workspace_id)
     .where(_s.is_access_token)
 )
 _SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
@@ -57,7 +62,8 @@ _SORT_KEYS: dict[str, sa.ColumnElement[Any]] = {
 
 
 def _json(row: sa.Row[Any]) -> dict[str, Any]:
-    """``v1TokenInfo``, and ours: ``username``, ``readOnly``, ``lastUsedAt`` (to the hour)."""
+    """``v1TokenInfo``, and ours: ``username``, ``readOnly``, ``lastUsedAt`` (to the hour), ``workspaceId``,
+    ``workspaceName``."""
     return {
         "id": row.id,
         "userId": row.user_id,
@@ -68,6 +74,8 @@ def _json(row: sa.Row[Any]) -> dict[str, Any]:
         "tokenType": "TOKEN_TYPE_ACCESS_TOKEN",
         "description": row.description,
         "readOnly": row.read_only,
+        "workspaceId": row.workspace_id,
+        "workspaceName": row.workspace_name,
         "lastUsedAt": moment(row.seen_at) if row.seen_at > row.created_at else None,
     }
 
@@ -95,6 +103,8 @@ async def list_tokens(
         statement = statement.where(access_tokens.IS_GOOD)
     if not user.admin:
         statement = statement.where(_s.user_id == user.user_id)
+    if user.workspace_id is not None:
+        statement = statement.where(_s.workspace_id == user.workspace_id)
     async with db.tx() as conn:
         if username:
             asked = sa.select(users.c.id).where(users.c.username == username)
@@ -111,7 +121,7 @@ async def list_tokens(
 
 
 class NewToken(BaseModel):
-    """``v1PostAccessTokenRequest``, and ours: ``readOnly``."""
+    """``v1PostAccessTokenRequest``, and ours: ``readOnly``, ``workspaceId``."""
 
     userId: Id = Field(description="The user whose token it is.")
     lifespan: Name | None = Field(
@@ -121,6 +131,11 @@ class NewToken(BaseModel):
     )
     description: Text | None = None
     readOnly: bool = Field(default=False, description="Nothing can be changed by the token.")
+    workspaceId: Id | None = Field(
+        default=None,
+        description="The token, which must be `readOnly`, shows this workspace alone. The cluster must have "
+        "roles.",
+    )
 
 
 @router.post("")
@@ -141,8 +156,15 @@ async def create_token(
         authorise(user, Action.ADMINISTER, other, "make access tokens of")
     allowed = (settings.cluster.security or Security()).token
     life = access_tokens.expiry(given.lifespan, allowed)
-    wanted = access_tokens.Wanted(given.userId, life, given.description or "", given.readOnly)
+    workspace_id = given.workspaceId or None
+    if workspace_id is not None:
+        _require_limits(given, settings)
+    wanted = access_tokens.TokenRequest(
+        given.userId, life, given.description or "", given.readOnly, workspace_id
+    )
     async with changing(db) as change:
+        if workspace_id is not None:
+            await get_workspace(change.conn, workspace_id, user)
         known = sa.select(users.c.id).where(users.c.id == given.userId)
         if await change.conn.scalar(known) is None:
             raise NotFound(f"user {given.userId} does not exist")
@@ -150,6 +172,21 @@ async def create_token(
             change.conn, wanted, settings.cluster.quotas.access_tokens
         )
     return {"token": token, "tokenId": token_id}
+
+
+def _require_limits(given: NewToken, settings: Settings) -> None:
+    """Raises BadRequest where a token could not be kept within a workspace."""
+    if not settings.cluster.has_roles:
+        raise BadRequest(
+            "workspaceId: this cluster has no roles, so that every token shows all workspaces: ask an "
+            "administrator for security.authz.type: rbac, or leave the workspace out"
+        )
+    if not given.readOnly:
+        # What it launched would ask with all its user's rights.
+        raise BadRequest(
+            "readOnly: a token of one workspace is for reading alone: send readOnly: true, or leave the "
+            "workspace out"
+        )
 
 
 class TokenChange(BaseModel):

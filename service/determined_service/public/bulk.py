@@ -35,7 +35,7 @@ Act = Callable[[Change, int, str], Awaitable[None]]
 
 e = table.c
 
-_ACTIONS: dict[str, Act] = {
+ACTIONS: dict[str, Act] = {
     "activate": lambda change, id_, by: experimenting.activate(change, id_),
     "pause": experimenting.pause,
     "cancel": lambda change, id_, by: experimenting.cancel(change, id_),
@@ -87,7 +87,7 @@ class Filters(BaseModel):
         return wanted
 
 
-class Chosen(BaseModel):
+class ChosenExperiments(BaseModel):
     """``v1PauseExperimentsRequest`` and similar requests. With ``filters``, ``experimentIds`` are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
@@ -100,7 +100,11 @@ class Chosen(BaseModel):
 
 
 async def act_on_many(
-    action: str, given: Chosen, admission: Admission, db: Database, act: Act | None = None
+    action: str,
+    given: ChosenExperiments,
+    admission: Admission,
+    db: Database,
+    act: Act | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """``{"results": [{"id": 3, "error": ""}]}``; raises BadRequest when nothing is chosen. ``act``: of an
     action that is none of this module's.
@@ -124,7 +128,7 @@ async def act_on_many(
         elif experiment_id in refused:
             error = refused[experiment_id].message
         else:
-            error = await _act(db, act or _ACTIONS[action], experiment_id, user.username)
+            error = await act_in_words(db, act or ACTIONS[action], experiment_id, user.username)
         results.append({"id": experiment_id, "error": error})
     return {"results": results}
 
@@ -133,12 +137,12 @@ def _add_routes(action: str) -> None:
     admission_of = may_named(Action.CHANGE, Kind.EXPERIMENT, action)
 
     async def of_all(
-        given: Chosen, db: Db, admission: Admission = admission_of
+        given: ChosenExperiments, db: Db, admission: Admission = admission_of
     ) -> dict[str, list[dict[str, Any]]]:
         return await act_on_many(action, given, admission, db)
 
     async def of_project(
-        project_id: Id, given: Chosen, db: Db, admission: Admission = admission_of
+        project_id: Id, given: ChosenExperiments, db: Db, admission: Admission = admission_of
     ) -> dict[str, list[dict[str, Any]]]:
         given.project_id = project_id
         return await act_on_many(action, given, admission, db)
@@ -157,11 +161,12 @@ def _add_routes(action: str) -> None:
         )
 
 
-for _action in _ACTIONS:
+for _action in ACTIONS:
     _add_routes(_action)
 
 
-async def _act(db: Database, act: Act, experiment_id: int, by: str) -> str:
+async def act_in_words(db: Database, act: Act, experiment_id: int, by: str) -> str:
+    """Acts in a transaction; why it was refused, or blank."""
     try:
         async with changing(db) as change:
             await act(change, experiment_id, by)

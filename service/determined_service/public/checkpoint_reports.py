@@ -74,7 +74,7 @@ async def report_checkpoint(
     return JsonResponse({})
 
 
-def _read(given: Any) -> checkpointing.Report:
+def _read(given: Any) -> checkpointing.CheckpointReport:
     if not isinstance(given, dict) or "uuid" not in given:
         raise BadRequest("a checkpoint must be an object with a uuid")
     metadata = _metadata(given.get("metadata") or {}, "metadata")
@@ -87,7 +87,7 @@ def _read(given: Any) -> checkpointing.Report:
         raise BadRequest(f"storage must be a checkpoint_storage section, not {show(storage)}")
     time = given.get("reportTime")
     resources = _sizes(given.get("resources"))
-    return checkpointing.Report(
+    return checkpointing.CheckpointReport(
         uuid=parse_uuid(str(given["uuid"]), "checkpoint"),
         state=state,
         steps_completed=steps,
@@ -103,8 +103,8 @@ def _read(given: Any) -> checkpointing.Report:
 
 
 async def _admit(
-    admission: Admission, report: checkpointing.Report
-) -> tuple[Principal, checkpointing.Report]:
+    admission: Admission, report: checkpointing.CheckpointReport
+) -> tuple[Principal, checkpointing.CheckpointReport]:
     """The reporting subject and its permission: an allocation may report for itself, a user also for a task
     (an unmanaged trial, which has no allocation).
     """

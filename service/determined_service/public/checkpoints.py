@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from fastapi import Depends, Query
 from starlette.responses import Response
 
+from determined.common.wire import limits
 from determined_registry.database.tables import checkpoints, metrics
 from determined_service.access.dependencies import CheckpointReader
-from determined_service.base.bounds import Id
+from determined_service.base.bounds import Count, Id
 from determined_service.base.db import Database
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
@@ -25,6 +26,7 @@ from determined_service.views.checkpoints import (
     get_checkpoint,
     metric_value,
     select_checkpoints,
+    weight_of_some,
 )
 from determined_service.views.experiments import require_experiment
 from determined_service.views.lists import answer_list, each
@@ -96,9 +98,18 @@ class _Listing:
         sortByAttr: str = "SORT_BY_UNSPECIFIED",
         sortByMetric: str | None = None,
         orderBy: OrderBy = "ORDER_BY_UNSPECIFIED",
+        mostFiles: Annotated[
+            Count | None,
+            Query(
+                le=limits.MANY_IDS,
+                description="Of each checkpoint the first files by their paths, without directories, "
+                "checksums and programs; `fileCount` and `size` are those of all. Default: all files.",
+            ),
+        ] = None,
     ) -> None:
         self.states = states
         self.offset, self.limit = offset, limit
+        self.most_files = mostFiles
         self.sort_by_attr, self.sort_by_metric, self.order_by = sortByAttr, sortByMetric, orderBy
 
 
@@ -148,16 +159,16 @@ async def _list(
     order = ordered(keys, by_attribute, order_by, c.uuid)
     if listing.sort_by_metric or by_attribute == "SORT_BY_SEARCHER_METRIC":
         order[1:] = FIRST_OF_EQUALS
-    statement = select_checkpoints().where(of).order_by(*order)
-    if listing.states:
-        statement = statement.where(c.state.in_(state_names(listing.states)))
+    some = listing.most_files
+    wanted = [of, *([c.state.in_(state_names(listing.states))] if listing.states else [])]
     return await answer_list(
         db,
         "checkpoints",
-        statement,
+        select_checkpoints(some).where(*wanted).order_by(*order),
         c.uuid,
-        WEIGHT,
+        WEIGHT if some is None else weight_of_some(some),
         each(lambda row: checkpoint_json(row, viewer)),
         offset=listing.offset,
         limit=listing.limit,
+        counted=sa.select(c.uuid).where(*wanted),
     )

@@ -35,7 +35,7 @@ from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
 from determined_service.deleting import deletions as deleting
-from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.deleting.garbage import KeepPolicy, outside_policy
 from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.state import states
 from determined_service.state.change import Change, changing
@@ -124,10 +124,15 @@ async def delete_experiment(
     deletion may be requested again.
     """
     async with changing(db) as change:
-        what = f"be deleted (det e kill {experiment_id} ends it)"
-        await _lock_ended(change, experiment_id, states.ENDED, what)
-        await deleting.delete_experiment(change, experiment_id, owner_id=user.user_id)
+        await request_deletion(change, experiment_id, user.user_id)
     return JsonResponse({})
+
+
+async def request_deletion(change: Change, experiment_id: int, owner_id: int) -> None:
+    """Begins the deletion of an ended experiment for that user. Raises NotFound, Conflict."""
+    what = f"be deleted (det e kill {experiment_id} ends it)"
+    await _lock_ended(change, experiment_id, states.ENDED, what)
+    await deleting.delete_experiment(change, experiment_id, owner_id=owner_id)
 
 
 @router.delete(f"{api}/experiments/{{experiment_id}}/tensorboard-files", tags=["Experiments"])
@@ -219,7 +224,7 @@ async def preview_gc(
     save_trial_latest: Count = 0,
 ) -> Response:
     """The checkpoints that this policy would delete now."""
-    policy = Policy(save_experiment_best, save_trial_best, save_trial_latest)
+    policy = KeepPolicy(save_experiment_best, save_trial_best, save_trial_latest)
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
         doomed = (await outside_policy(conn, experiment_id, policy)).doomed

@@ -21,7 +21,7 @@ from determined_service.base.errors import Conflict
 from determined_service.base.hub import Hub
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import doors
-from determined_service.proxy import entering
+from determined_service.proxy import beside
 from determined_service.state.change import changing, reader
 from determined_service.views.tasks import require_task
 from determined_service.web.router import Router
@@ -33,7 +33,7 @@ router = Router("Tasks")
 Entrant = Annotated[Principal, may(Action.ENTER, Kind.TASK, "enter")]
 
 
-class Wanted(BaseModel):
+class DoorRequest(BaseModel):
     """``node``: which of a gang's machines. ``again``: the door that is said to be open does not answer."""
 
     node: int = Field(0, ge=0, le=10_000)
@@ -42,7 +42,7 @@ class Wanted(BaseModel):
 
 @router.post("/api/v1/tasks/{task_id}/doors")
 async def open_door(
-    request: Request, task_id: str, given: Wanted, user: Entrant, db: Db, hub: HubOf
+    request: Request, task_id: str, given: DoorRequest, user: Entrant, db: Db, hub: HubOf
 ) -> Response:
     """`port` and `secret` of a way into the task, `/proxy/<task>:<port>`, once its agent has opened it.
 
@@ -115,7 +115,7 @@ async def dump_stacks(
         # Its options keep the task's files from being imported in the place of the platform's.
         hello = Hello(["python3", "-P", "-m", wire.STACKS])
         try:
-            found = await entering.run(
+            found = await beside.run(
                 way.address, way.port, key, hello, secret, most=STACKS_BYTES, seconds=STACKS_S
             )
         except (OSError, TimeoutError) as error:

@@ -87,7 +87,7 @@ class _Stream(Stream):
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _WantedCheckpoint:
     """The files that a request asks for, and the user whose turn it is."""
 
     source: Source
@@ -100,16 +100,16 @@ class _Wanted:
 
 async def _wanted(
     request: Request, uuid: str, user: CheckpointReader, db: Db, viewer_of: ViewerOf
-) -> _Wanted:
+) -> _WantedCheckpoint:
     """The checkpoint, with the file that the address names if it names one."""
     wanted = parse_uuid(uuid, "checkpoint")
     async with db.tx() as conn:
         path = request.path_params.get("path")
         source = await find_source(conn, wanted, viewer_of(user), path)
-    return _Wanted(source, request.app.state.readers, user.user_id or 0)
+    return _WantedCheckpoint(source, request.app.state.readers, user.user_id or 0)
 
 
-Wanted = Annotated[_Wanted, Depends(_wanted)]
+WantedCheckpoint = Annotated[_WantedCheckpoint, Depends(_wanted)]
 
 
 def _wanted_archive(accept: str) -> tuple[str, str, str] | None:
@@ -124,7 +124,7 @@ def _wanted_archive(accept: str) -> tuple[str, str, str] | None:
 
 @router.get("/checkpoints/{uuid}", response_class=Response)
 async def download_archive(
-    wanted: Wanted,
+    wanted: WantedCheckpoint,
     accept: Annotated[str, Header(description="application/gzip, zip or x-tar")] = "",
 ) -> Response:
     """All files in one archive: `tar.gz`, `zip` or `tar`, as `Accept` says. Each file is compared with its
@@ -150,7 +150,7 @@ def _listing(source: Source) -> dict[str, Any]:
 
 
 @router.get("/api/v1/checkpoints/{uuid}/files")
-async def list_files(wanted: Wanted) -> Response:
+async def list_files(wanted: WantedCheckpoint) -> Response:
     """The files that can be downloaded, with sizes, checksums, whether they are executable, and where each
     begins in `/api/v1/checkpoints/{uuid}/contents`."""
     source = wanted.source
@@ -160,7 +160,7 @@ async def list_files(wanted: Wanted) -> Response:
 
 @router.get("/api/v1/checkpoints/{uuid}/contents", response_class=Response)
 async def download_contents(
-    wanted: Wanted, range_header: RangeHeader = None, if_range: IfRange = None
+    wanted: WantedCheckpoint, range_header: RangeHeader = None, if_range: IfRange = None
 ) -> Response:
     """All files one after the other, in the order of `/api/v1/checkpoints/{uuid}/files`. A `Range` resumes a
     download that broke off."""
@@ -169,14 +169,14 @@ async def download_contents(
 
 @router.get("/api/v1/checkpoints/{uuid}/files/{path:path}", response_class=Response)
 async def download_file(
-    wanted: Wanted, path: str, range_header: RangeHeader = None, if_range: IfRange = None
+    wanted: WantedCheckpoint, path: str, range_header: RangeHeader = None, if_range: IfRange = None
 ) -> Response:
     """One file, or the `Range` of it."""
     return await _bytes(wanted, wanted.source.file_size or 0, path, (range_header, if_range))
 
 
 async def _bytes(
-    wanted: _Wanted, size: int, path: str | None, asked: tuple[str | None, str | None]
+    wanted: _WantedCheckpoint, size: int, path: str | None, asked: tuple[str | None, str | None]
 ) -> Response:
     range_header, if_range = asked
     etag = f'"{wanted.source.version}"'

@@ -40,7 +40,7 @@ from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling.capacity import no_agent
 from determined_service.state.change import Change, changing, reader
-from determined_service.submission import cached, continuation, placing, submit, templates
+from determined_service.submission import cached, continuation, layers, placing, submit, templates
 from determined_service.submission.templates import Template
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
@@ -75,6 +75,10 @@ class NewExperiment(WithFiles):
     activate: bool = Field(default=True, description="False: the experiment is created paused.")
     validate_only: bool = Field(
         default=False, description="Only check the submission, store nothing."
+    )
+    explain: bool = Field(
+        default=False,
+        description="Ours, with `validateOnly`: the answer has `sources`, where each value comes from.",
     )
     parent_id: Id | None = None
     project_id: Id | None = None
@@ -165,14 +169,18 @@ async def create_experiment(
         planned = planned_experiment(
             plan.config, given.config, user.username, user.user_id, place.project_id
         )
-        return JsonResponse(
-            {
-                "experiment": planned,
-                "config": plan.config,
-                "warnings": list(plan.warnings),
-                "remarks": remarks,
-            }
-        )
+        answer: dict[str, Any] = {
+            "experiment": planned,
+            "config": plan.config,
+            "warnings": list(plan.warnings),
+            "remarks": remarks,
+        }
+        if given.explain:
+            text = given.config
+            answer["sources"] = await aside(
+                len(text), layers.explained, plan.config, text, settings, template, place
+            )
+        return JsonResponse(answer)
     asked = None
     if given.cached:
         asked = (await aside(len(given.config), load_yaml, given.config)).data

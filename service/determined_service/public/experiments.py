@@ -281,14 +281,14 @@ async def patch_experiment(
         return JsonResponse({"experiment": found, "remarks": remarks})
 
 
-@router.put("/experiments/{experiment_id}/labels/{label}")
+@router.put("/experiments/{experiment_id}/labels/{label:path}")
 async def add_label(experiment_id: Id, label: Name, user: Changer, db: Db) -> dict[str, Any]:
     """Adds a label, once."""
     async with changing(db) as change:
         return {"labels": await relabel(change, experiment_id, add=[label])}
 
 
-@router.delete("/experiments/{experiment_id}/labels/{label}")
+@router.delete("/experiments/{experiment_id}/labels/{label:path}")
 async def remove_label(experiment_id: Id, label: Name, user: Changer, db: Db) -> dict[str, Any]:
     """Removes a label if the experiment has it."""
     async with changing(db) as change:

@@ -22,8 +22,8 @@ from determined_service.loops.runtime import LEADER_KEY
 from determined_service.public.health import prefect_get
 from determined_service.public.storage_check import CloudChecks, disk_of, try_folder
 from determined_service.state import presence
-from determined_service.state.keeping import LOST_S
 from determined_service.state.nodes import NODES
+from determined_service.state.run_records import LOST_S
 from determined_service.views.values import moment
 from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf

@@ -26,7 +26,7 @@ from determined_service.lifecycle.pools import require_pool
 from determined_service.scheduling import job_changes
 from determined_service.scheduling.fallback import explain_fallback
 from determined_service.scheduling.job_changes import set_task_priority
-from determined_service.scheduling.job_explanation import explain_job
+from determined_service.scheduling.job_explanation import explain_job, first_reasons
 from determined_service.scheduling.jobs import count_by_pool, jobs_json, list_jobs
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.queue import Queue
@@ -41,7 +41,7 @@ MAX_UPDATES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _QueueQuery:
     """The jobs that a request asks for."""
 
     pool: str
@@ -49,23 +49,28 @@ class _Wanted:
     descending: bool
     offset: int
     limit: int
+    reasons: bool
 
 
-async def _read_wanted(
+async def _read_query(
     states: Annotated[ManyNames, Query(default_factory=list)],
     resourcePool: Name = "",
     orderBy: OrderBy = "ORDER_BY_ASC",
     offset: Offset = 0,
     limit: Limit = 0,
-) -> _Wanted:
-    return _Wanted(resourcePool, states, orderBy == "ORDER_BY_DESC", offset, limit)
+    reasons: Annotated[
+        bool,
+        Query(description="Ours: each job has `reason`, why its first request waits, in words."),
+    ] = False,
+) -> _QueueQuery:
+    return _QueueQuery(resourcePool, states, orderBy == "ORDER_BY_DESC", offset, limit, reasons)
 
 
-Wanted = Annotated[_Wanted, Depends(_read_wanted)]
+QueueQuery = Annotated[_QueueQuery, Depends(_read_query)]
 
 
 async def _page(
-    db: Database, queue: Queue, schedulers: PoolSchedulers, wanted: _Wanted
+    db: Database, queue: Queue, schedulers: PoolSchedulers, wanted: _QueueQuery
 ) -> dict[str, Any]:
     seen = await queue.look()
     async with reader(db).connect() as conn:
@@ -78,13 +83,18 @@ async def _page(
         if wanted.descending:
             found.reverse()
         start, end = window(len(found), wanted.offset, wanted.limit)
-        jobs = await jobs_json(conn, found[start:end], schedulers)
+        shown = found[start:end]
+        jobs = await jobs_json(conn, shown, schedulers)
+    if wanted.reasons:
+        why = first_reasons(seen, {job.id for job in shown})
+        words = {str(job): reason for job, reason in why.items()}
+        jobs = [{**job, "reason": words.get(job["entityId"])} for job in jobs]
     return {"jobs": jobs, "pagination": pagination(len(found), wanted.offset, wanted.limit)}
 
 
 @router.get("/job-queues-v2")
 async def list_queue(
-    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: Wanted
+    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: QueueQuery
 ) -> JsonResponse:
     """Every job that waits for slots or holds some, pool by pool, in the order of service."""
     found = await _page(db, queue, snapshots.schedulers, wanted)
@@ -93,7 +103,7 @@ async def list_queue(
 
 @router.get("/job-queues")
 async def list_queue_of_old(
-    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: Wanted
+    user: ExperimentReader, db: Db, queue: QueueOf, snapshots: SnapshotsOf, wanted: QueueQuery
 ) -> JsonResponse:
     """As `/job-queues-v2`, in the form of Determined's older clients."""
     return JsonResponse(await _page(db, queue, snapshots.schedulers, wanted))

@@ -78,6 +78,9 @@ class NewTask(WithFiles):
     )
     template_name: Name | None = None
     workspace_id: Id | None = None
+    project_id: Id | None = Field(
+        default=None, description="Ours: a project of its workspace, in place of `workspaceId`."
+    )
     preview: bool = Field(
         default=False, description="Only check and complete the configuration, store nothing."
     )
@@ -240,7 +243,7 @@ def _add_routes(kind: LaunchedKind) -> None:
         if given.template_name:
             async with reader(db).connect() as conn, as_asker(conn):
                 template = await templates.find(conn, given.template_name)
-        named = Named(workspace_id=given.workspace_id or None)
+        named = Named(workspace_id=given.workspace_id or None, project_id=given.project_id or None)
         place = await placing.of_task(db, user, given.config, template, named)
         launch = given.launch(kind, user.user_id, template, place)
         prepared = await launching.prepare(launch, settings)

@@ -26,6 +26,7 @@ from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.json import ndjson
 from determined_service.base.own_log import LoggedLine, OwnLog
 from determined_service.base.streams import Stream
+from determined_service.public.cluster_message import BoardOf, message_json
 from determined_service.views.values import moment
 from determined_service.web.router import Router
 from determined_service.web.state import Db, HubOf, SettingsOf
@@ -42,9 +43,12 @@ call, and says so when the two differ."""
 
 
 @router.get("/api/v1/master")
-async def get_master(settings: SettingsOf) -> dict[str, Any]:
-    """Version and identity; needs no token, because clients ask before they log in."""
+async def get_master(settings: SettingsOf, messages: BoardOf) -> dict[str, Any]:
+    """Version and identity; needs no token, because clients ask before they log in. `clusterMessage`: what
+    administrators tell all users now."""
+    message = messages.find()
     return {
+        **({} if message is None else {"clusterMessage": message_json(message)}),
         "version": __version__,
         "masterId": settings.cluster_id,
         "clusterId": settings.cluster_id,

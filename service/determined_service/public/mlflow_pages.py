@@ -26,12 +26,14 @@ from determined.common import installation
 from determined.common.wire.mlflow import BODY_FILE_HEADER, PATH_HEADER, TAKES_PATH_HEADER
 from determined_registry.database.seen import written
 from determined_service.access.authenticator import Authenticator
-from determined_service.access.browser import MLFLOW, may_in_browser
+from determined_service.access.browser import FRONT, MLFLOW, may_in_browser
 from determined_service.access.logins import log_in
+from determined_service.access.page_tickets import of_mlflow, use_ticket
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.sessions import open_pages
 from determined_service.access.targets import Kind
+from determined_service.access.tokens import new_token, token_hash
 from determined_service.access.visible import seen_by
 from determined_service.base.errors import (
     Forbidden,
@@ -40,7 +42,7 @@ from determined_service.base.errors import (
     Unavailable,
 )
 from determined_service.base.json import JsonResponse
-from determined_service.base.pages import has_mlflow
+from determined_service.base.pages import FRONT_HOME, has_mlflow
 from determined_service.base.streams import Stream
 from determined_service.mlflow import files, passing
 from determined_service.mlflow.process import MlflowServer
@@ -61,6 +63,8 @@ button { padding: 0.5rem; }
 .refused { color: #b00020; }
 code { font-size: 0.9em; }
 """
+_ENTERING = "determined-entering"
+"""The cookie of a browser on its way from the service's own pages."""
 _HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; "
@@ -148,6 +152,66 @@ async def log_in_here(
     answer = RedirectResponse("/mlflow/", 303, headers={"Cache-Control": "no-store"})
     MLFLOW.keep(answer, request, token)
     return answer
+
+
+@router.get("/mlflow/enter", include_in_schema=False)
+async def enter(
+    request: Request, db: Db, settings: SettingsOf, ticket: str = "", to: str = ""
+) -> Response:
+    """Takes the login of the service's own pages over, and leads to the page ``to`` of MLflow.
+
+    First the browser gets a cookie and is led to the service's pages, which make a ticket for this cookie:
+    nobody can lead a visitor here with a ticket of somebody else.
+    """
+    there = to if _is_page(to) else "/mlflow/"
+    if await _is_logged_in(request):
+        return RedirectResponse(there, 303, headers={"Cache-Control": "no-store"})
+    own = request.cookies.get(_ENTERING, "")
+    if ticket and own:
+        most = settings.cluster.quotas.sessions
+        async with db.tx() as conn:
+            entered = await use_ticket(conn, ticket, of_mlflow(token_hash(own)), most)
+        # Without a session, MLflow's page asks for user and password.
+        answer = RedirectResponse(there, 303, headers={"Cache-Control": "no-store"})
+        answer.delete_cookie(_ENTERING, path=MLFLOW.path)
+        if entered is not None:
+            MLFLOW.keep(answer, request, entered[0])
+        return answer
+    if ticket:
+        return RedirectResponse(there, 303, headers={"Cache-Control": "no-store"})
+    own = new_token()
+    front = FRONT.elsewhere(request) or ""
+    query = f"state={token_hash(own)}&to={quote(there, safe='/')}"
+    answer = RedirectResponse(
+        f"{front}{FRONT_HOME}/go/mlflow?{query}", 303, headers={"Cache-Control": "no-store"}
+    )
+    answer.set_cookie(
+        _ENTERING,
+        own,
+        max_age=60,
+        path=MLFLOW.path,
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
+    )
+    return answer
+
+
+async def _is_logged_in(request: Request) -> bool:
+    auth: Authenticator = request.app.state.auth
+    try:
+        token = MLFLOW.token(request)
+        if token is not None:
+            await auth.of_pages(token)
+    except (Forbidden, Unauthenticated):
+        return False
+    return token is not None
+
+
+def _is_page(to: str) -> bool:
+    path = to.partition("#")[0].partition("?")[0]
+    is_plain = "//" not in path and "\\" not in to and to.isprintable()
+    return path.startswith(f"{MLFLOW.path}/") and is_plain and path != f"{MLFLOW.path}/enter"
 
 
 @router.api_route(

@@ -224,7 +224,7 @@ async def _set_archived(db: Database, model_name: str, archived: bool) -> Respon
     return JsonResponse({})
 
 
-class Move(BaseModel):
+class ModelMove(BaseModel):
     """``v1MoveModelRequest``."""
 
     destinationWorkspaceId: Id
@@ -233,7 +233,7 @@ class Move(BaseModel):
 @router.post(f"{MODEL}/move")
 async def move_model(
     model_name: str,
-    given: Move,
+    given: ModelMove,
     user: Annotated[Principal, may(Action.CHANGE, Kind.MODEL, "move")],
     db: Db,
 ) -> Response:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.responses import HTMLResponse
+from starlette.responses import Response
 
 from determined_service.access.dependencies import ExperimentReader
 from determined_service.base.bounds import Id
@@ -46,6 +47,19 @@ async def plot_experiment(
     async with db.tx() as conn:
         await require_experiment(conn, experiment_id)
     return HTMLResponse(await renderer.page(experiment_id), headers=HEADERS)
+
+
+@router.get("/api/v1/experiments/{experiment_id}/analysis")
+async def analyse_experiment(
+    experiment_id: Id, user: ExperimentReader, db: Db, renderer: RendererOf
+) -> Response:
+    """The importance of hyperparameters (PED-ANOVA), and how many trials reached each rung, as numbers.
+
+    A separate process computes them, in about a second.
+    """
+    async with db.tx() as conn:
+        await require_experiment(conn, experiment_id)
+    return Response(await renderer.numbers(experiment_id), media_type="application/json")
 
 
 @router.get(links.PATH, response_class=HTMLResponse)

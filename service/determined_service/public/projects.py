@@ -20,7 +20,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import place_deletion, places
 from determined_service.lifecycle import workspaces as keeping
 from determined_service.lifecycle.places import Named, Place
-from determined_service.public.bulk import Chosen, act_on_many
+from determined_service.public.bulk import ChosenExperiments, act_on_many
 from determined_service.public.workspaces import require_all
 from determined_service.state.change import Change, changing, reader
 from determined_service.views.workspaces import contents, get_project
@@ -160,7 +160,7 @@ async def move_project(
     return JsonResponse({})
 
 
-class Note(BaseModel):
+class ProjectNote(BaseModel):
     """``v1Note``: a heading, and Markdown."""
 
     name: Name
@@ -170,11 +170,11 @@ class Note(BaseModel):
 class AllNotes(BaseModel):
     """``v1PutProjectNotesRequest``."""
 
-    notes: Annotated[list[Note], Field(max_length=limits.PROJECT_NOTES)]
+    notes: Annotated[list[ProjectNote], Field(max_length=limits.PROJECT_NOTES)]
 
 
 @router.post(f"{ONE}/notes")
-async def add_note(project_id: Id, given: Note, user: Changer, db: Db) -> Response:
+async def add_note(project_id: Id, given: ProjectNote, user: Changer, db: Db) -> Response:
     """Adds a note behind the others; answers all."""
     async with changing(db) as change:
         await keeping.add_note(change.conn, project_id, given.model_dump())
@@ -207,12 +207,12 @@ async def move_experiment(
 ) -> Response:
     """Moves the experiment to a project, in which the sender may make experiments."""
     async with changing(db) as change:
-        to = await _destination(change, user, given.destinationProjectId)
+        to = await destination(change, user, given.destinationProjectId)
         await keeping.move_experiment(change, experiment_id, to)
     return JsonResponse({})
 
 
-class ExperimentsMove(Chosen):
+class ExperimentsMove(ChosenExperiments):
     """``v1MoveExperimentsRequest``: those named, or those that match the filters."""
 
     destination_project_id: Id
@@ -228,7 +228,7 @@ async def move_experiments(
     """Moves experiments of the project to another one; one result for each, with errors in words."""
     given.project_id = project_id
     async with changing(db) as change:
-        to = await _destination(change, admission.subject, given.destination_project_id)
+        to = await destination(change, admission.subject, given.destination_project_id)
 
     async def move(change: Change, experiment_id: int, by: str) -> None:
         await places.hold(change.conn, to)
@@ -237,6 +237,7 @@ async def move_experiments(
     return await act_on_many("move", given, admission, db, move)
 
 
-async def _destination(change: Change, user: Principal, project_id: int) -> Place:
+async def destination(change: Change, user: Principal, project_id: int) -> Place:
+    """The (locked) project into which the user moves experiments. Raises as :func:`.places.find`."""
     named = Named(project_id=project_id, field="destinationProjectId")
     return await places.find(change.conn, user, named, Kind.EXPERIMENT, lock=True)

@@ -12,7 +12,7 @@ from determined_service.access.principal import Principal
 from determined_service.base.bounds import Id
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.base.json import JsonResponse
-from determined_service.ingest.reports import Batch, read_batch, read_upstream_report
+from determined_service.ingest.reports import ReportBatch, read_batch, read_upstream_report
 from determined_service.web.request import json_example, off_loop, raw_body
 from determined_service.web.router import Router
 from determined_service.web.state import metrics_queue
@@ -20,7 +20,7 @@ from determined_service.web.state import metrics_queue
 router = Router("Metrics", "/api/v1/trials/{trial_id}")
 
 
-async def _hand_in(request: Request, principal: Principal, batch: Batch) -> int:
+async def _hand_in(request: Request, principal: Principal, batch: ReportBatch) -> int:
     sender = principal.allocation
     if sender is not None:
         if batch.run_id != sender.run_id:
@@ -35,7 +35,7 @@ async def _hand_in(request: Request, principal: Principal, batch: Batch) -> int:
     return stored
 
 
-async def _read(request: Request, trial_id: int) -> Batch:
+async def _read(request: Request, trial_id: int) -> ReportBatch:
     given = await raw_body(request, large=True)
     return await off_loop(request, read_batch, trial_id, given)
 

@@ -82,7 +82,7 @@ class _OfGroup(BaseModel):
     roleAssignment: _Scope
 
 
-class Wanted(BaseModel):
+class RoleAssignments(BaseModel):
     """Assignments. One without a ``scopeWorkspaceId`` holds everywhere."""
 
     userRoleAssignments: Annotated[list[_OfUser], Field(max_length=MOST)] = []
@@ -135,7 +135,7 @@ class Assignable(Page):
     workspaceId: Id | None = None
 
 
-class Numbers(BaseModel):
+class RoleIds(BaseModel):
     """The numbers of roles."""
 
     roleIds: ManyIds = []
@@ -187,7 +187,7 @@ async def list_assignable_roles(given: Assignable, user: RoleReader) -> dict[str
 
 
 @router.post("/roles/search/by-ids")
-async def read_roles(given: Numbers, user: RoleReader, db: Db) -> dict[str, Any]:
+async def read_roles(given: RoleIds, user: RoleReader, db: Db) -> dict[str, Any]:
     """Roles, with those assignments that the sender sees: its own, and those in workspaces that it sees."""
     found = [by_number(one, None) for one in given.roleIds]
     async with db.tx() as conn:
@@ -252,7 +252,7 @@ Assigner = Annotated[Admission, may_named(Action.ASSIGN, Kind.ROLE)]
 
 
 @router.post("/roles/add-assignments")
-async def assign_roles(given: Wanted, admission: Assigner, db: Db) -> dict[str, Any]:
+async def assign_roles(given: RoleAssignments, admission: Assigner, db: Db) -> dict[str, Any]:
     """Assigns roles to users and groups: all, or none. In a workspace: administrators, and who has a role
     there that assigns roles. Everywhere: administrators. 409 when somebody has the role there already."""
     wanted = given.read()
@@ -263,7 +263,7 @@ async def assign_roles(given: Wanted, admission: Assigner, db: Db) -> dict[str, 
 
 
 @router.post("/roles/remove-assignments")
-async def unassign_roles(given: Wanted, admission: Assigner, db: Db) -> dict[str, Any]:
+async def unassign_roles(given: RoleAssignments, admission: Assigner, db: Db) -> dict[str, Any]:
     """Takes roles from users and groups: all, or none. Who may assign a role may take it, too."""
     wanted = given.read()
     async with db.tx() as conn:

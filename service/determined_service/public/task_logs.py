@@ -204,7 +204,8 @@ async def _lines(
     try:
         async for chunk in rows:
             async with db.answers.hold(sum(len(row.log) for row in chunk)):
-                yield lines_json(chunk, trial_id)
+                async for piece in db.answers.made(lines_json(chunk, trial_id)):
+                    yield piece
     except ApiError as error:
         # The answer has begun; its last line is how it can still fail.
         yield ndjson_error(error)

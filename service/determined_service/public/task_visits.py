@@ -37,8 +37,8 @@ from determined_service.base.json import JsonResponse
 from determined_service.base.pages import task_base, task_host
 from determined_service.base.settings import Settings
 from determined_service.proxy import names
-from determined_service.proxy.connection import ENTER, is_path
 from determined_service.proxy.decisions import require_way
+from determined_service.proxy.entering import ENTER, is_path
 from determined_service.proxy.names import Key
 from determined_service.public.login import read_form
 from determined_service.web.router import Router
@@ -135,7 +135,9 @@ async def new_visit(
         raise BadRequest("path must begin with one slash")
     key = _key(task_id, given.port)
     address = _address(key, request, settings)
-    ticket = await _ticket(db, user, bearer_token(request.headers), key)
+    auth: Authenticator = request.app.state.auth
+    session = auth.session_of(bearer_token(request.headers))
+    ticket = await _ticket(db, user, session, key)
     return JsonResponse({"url": _way_in(address, ticket, given.path)})
 
 

@@ -26,19 +26,19 @@ async def read_tasks(
     taskTypes: Annotated[list[str], Query()] = [],  # noqa: N803, B006 - the API's; FastAPI copies it
     offset: Count = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
+    excludeAllocations: bool = False,  # noqa: N803 - the API's
 ) -> Response:
     """`allocationIdToSummary`: the allocations that run or wait for slots now, and deletions under way.
 
     `tasks`: the latest tasks of the given `taskTypes` (such as `TASK_TYPE_CHECKPOINT_GC`; by default of all),
-    ended ones included."""
+    ended ones included. With `excludeAllocations` only these."""
     kinds = [name.removeprefix("TASK_TYPE_") for name in taskTypes]
     async with db.tx() as conn:
-        return JsonResponse(
-            {
-                "allocationIdToSummary": await running_summaries(conn, snapshots.schedulers.config),
-                "tasks": await list_tasks(conn, kinds, offset, limit),
-            }
-        )
+        live: dict[str, Any] = {}
+        if not excludeAllocations:
+            live = await running_summaries(conn, snapshots.schedulers.config)
+        shown = await list_tasks(conn, kinds, offset, limit)
+    return JsonResponse({"allocationIdToSummary": live, "tasks": shown})
 
 
 @router.get("/api/v1/tasks/{task_id}")

@@ -320,9 +320,12 @@ async def list_projects(
     orderBy: OrderBy = "ORDER_BY_ASC",
     offset: Offset = 0,
     limit: Limit = 0,
+    brief: bool = False,
 ) -> Response:
-    """The projects of a workspace (0: of all) that match all filters; `name`: part of the name."""
-    statement = select_projects(user).order_by(*ordered(PROJECT_SORT_KEYS, sortBy, orderBy, p.id))
+    """The projects of a workspace (0: of all) that match all filters; `name`: part of the name. Ours:
+    `brief` leaves out the numbers of experiments and runs."""
+    order = ordered(PROJECT_SORT_KEYS, sortBy, orderBy, p.id)
+    statement = select_projects(user, brief=brief).order_by(*order)
     if workspace_id:
         async with reader(db).connect() as conn:
             await get_workspace(conn, workspace_id, user)

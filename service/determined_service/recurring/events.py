@@ -40,7 +40,7 @@ Mark = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class EventWatch:
     """Who waits for the events ``triggers``, in the name of the user ``owner_id``. ``own``: which experiments
     (rows of ``experiments``) do not count, because it has run them. The other fields are a retraining's: its
     id, its model, and the alias whose live values count.
@@ -81,7 +81,7 @@ BEST_OF = 20
 e = experiments.c
 
 
-async def first_marks(conn: AsyncConnection, watch: Watch) -> dict[str, Mark]:
+async def first_marks(conn: AsyncConnection, watch: EventWatch) -> dict[str, Mark]:
     """The marks of a watch that is new: events count from now on, or go on from its ``marks``.
 
     Raises NotFound for a model or an experiment that does not exist, BadRequest for a watch that would begin
@@ -99,7 +99,7 @@ async def first_marks(conn: AsyncConnection, watch: Watch) -> dict[str, Mark]:
     return marks
 
 
-async def _require_named(conn: AsyncConnection, watch: Watch, event: Any) -> None:
+async def _require_named(conn: AsyncConnection, watch: EventWatch, event: Any) -> None:
     if isinstance(event, AliasMoves):
         other = await find_model(conn, event.model)
         if other.id == watch.model_id:
@@ -112,7 +112,7 @@ async def _require_named(conn: AsyncConnection, watch: Watch, event: Any) -> Non
             raise NotFound(f"on.experiment: experiment {event.id} does not exist")
 
 
-async def happened(conn: AsyncConnection, watch: Watch) -> Happened:
+async def happened(conn: AsyncConnection, watch: EventWatch) -> Happened:
     """What has happened since the marks were written. Changes nothing."""
     marks: dict[str, Mark] = dict(watch.marks)
     causes: list[str] = []
@@ -152,14 +152,14 @@ Found = tuple[str, Mark] | None
 
 
 async def _first_look(
-    conn: AsyncConnection, watch: Watch, event: NewData, now: datetime.datetime
+    conn: AsyncConnection, watch: EventWatch, event: NewData, now: datetime.datetime
 ) -> Mark:
     return {"next": (now + datetime.timedelta(seconds=event.every_s)).isoformat()}
 
 
 async def _look(
     conn: AsyncConnection,
-    watch: Watch,
+    watch: EventWatch,
     event: NewData,
     mark: Mark,
     now: datetime.datetime,
@@ -170,14 +170,14 @@ async def _look(
 
 
 async def _no_value(
-    conn: AsyncConnection, watch: Watch, event: LiveMetric, now: datetime.datetime
+    conn: AsyncConnection, watch: EventWatch, event: LiveMetric, now: datetime.datetime
 ) -> Mark:
     return {"id": 0}
 
 
 async def _live_metric(
     conn: AsyncConnection,
-    watch: Watch,
+    watch: EventWatch,
     event: LiveMetric,
     mark: Mark,
     now: datetime.datetime,
@@ -212,7 +212,7 @@ async def _live_metric(
 
 
 async def _last_move(
-    conn: AsyncConnection, watch: Watch, event: AliasMoves, now: datetime.datetime
+    conn: AsyncConnection, watch: EventWatch, event: AliasMoves, now: datetime.datetime
 ) -> Mark:
     # The number, as models may be renamed.
     model = await find_model(conn, event.model)
@@ -227,7 +227,7 @@ async def _last_move(
 
 async def _alias_moves(
     conn: AsyncConnection,
-    watch: Watch,
+    watch: EventWatch,
     event: AliasMoves,
     mark: Mark,
     now: datetime.datetime,
@@ -253,7 +253,7 @@ async def _alias_moves(
 
 
 async def _last_end(
-    conn: AsyncConnection, watch: Watch, event: ExperimentEnds, now: datetime.datetime
+    conn: AsyncConnection, watch: EventWatch, event: ExperimentEnds, now: datetime.datetime
 ) -> Mark:
     if event.best:
         return {"best": await _best(conn, event)}
@@ -264,7 +264,7 @@ async def _last_end(
 
 async def _experiment_ends(
     conn: AsyncConnection,
-    watch: Watch,
+    watch: EventWatch,
     event: ExperimentEnds,
     mark: Mark,
     now: datetime.datetime,
@@ -310,7 +310,7 @@ def _name(row: sa.Row[Any]) -> str:
 
 
 async def _completed(
-    conn: AsyncConnection, watch: Watch, event: ExperimentEnds, since: datetime.datetime
+    conn: AsyncConnection, watch: EventWatch, event: ExperimentEnds, since: datetime.datetime
 ) -> list[sa.Row[Any]]:
     """Those that have completed since then, the last one last; not the watcher's own ones."""
     if event.id is not None:

@@ -46,7 +46,7 @@ async def put(
     model: str,
     plan: Plan,
     submission: submit.Submission,
-    prepared: submit.Prepared,
+    prepared: submit.PreparedExperiment,
     config: str,
     owner_id: int,
 ) -> tuple[int, list[str]]:

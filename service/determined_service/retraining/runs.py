@@ -24,7 +24,7 @@ from determined_service.lifecycle import places
 from determined_service.lifecycle.places import Named
 from determined_service.pipelines import machine, people, rows
 from determined_service.pipelines.of_retraining import CHECKING, OPEN, TRAINING
-from determined_service.recurring.events import Watch
+from determined_service.recurring.events import EventWatch
 from determined_service.retraining.as_pipeline import plan_of
 from determined_service.retraining.plans import Plan
 from determined_service.state import prefect_states
@@ -46,7 +46,7 @@ async def find(conn: AsyncConnection, model_id: int, *, lock: bool = False) -> s
     return row
 
 
-def watch_of(row: sa.Row[Any]) -> Watch:
+def watch_of(row: sa.Row[Any]) -> EventWatch:
     """The events that the retraining waits for."""
     plan = Plan.model_validate(row.plan)
     return watch(plan, row.id, row.model_id, row.owner_id, row.marks)
@@ -54,13 +54,13 @@ def watch_of(row: sa.Row[Any]) -> Watch:
 
 def watch(
     plan: Plan, retraining_id: int, model_id: int, owner_id: int, marks: Mapping[str, Any]
-) -> Watch:
+) -> EventWatch:
     """As :func:`watch_of`, of a retraining whose row is still to be written."""
     own = sa.exists().where(
         r.retraining_id == retraining_id,
         experiments.c.id.in_((r.check_experiment, r.training_experiment, r.evaluation_experiment)),
     )
-    return Watch(plan.on, owner_id, own, marks, retraining_id, model_id, plan.alias)
+    return EventWatch(plan.on, owner_id, own, marks, retraining_id, model_id, plan.alias)
 
 
 async def begin(

@@ -21,7 +21,7 @@ from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.scheduler import Decision, Scheduler
 from determined_service.scheduling.snapshot import Snapshot
 from determined_service.scheduling.wording import in_words
-from determined_service.state import keeping, nodes, states
+from determined_service.state import nodes, run_records, states
 from determined_service.state.change import reader
 from determined_service.state.trial_tasks import TRIAL_TASKS
 from determined_service.views.trials import legs_json
@@ -52,13 +52,13 @@ async def explain(
                 experiments.c.reason,
                 experiments.c.start_time,
                 experiments.c.unmanaged,
-                keeping.r.flow_run_id,
-                keeping.r.seen_at,
+                run_records.r.flow_run_id,
+                run_records.r.seen_at,
                 searches.c.driver,
-                sa.extract("epoch", sa.func.now() - keeping.r.seen_at).label("silent_s"),
+                sa.extract("epoch", sa.func.now() - run_records.r.seen_at).label("silent_s"),
             )
             .outerjoin(searches, searches.c.experiment_id == experiments.c.id)
-            .outerjoin(keeping.kept_runs, experiments.c.id == keeping.EXPERIMENT)
+            .outerjoin(run_records.kept_runs, experiments.c.id == run_records.EXPERIMENT)
             .where(experiments.c.id == experiment_id)
         )
     ).first()
@@ -118,7 +118,7 @@ def _of_experiment(row: sa.Row[Any]) -> list[dict[str, Any]]:
             return [_waits(None, row.start_time, "Prefect has not been given its run yet")]
         reason = "no flow drives its search yet: its run waits in Prefect for an agent to start it"
         return [_waits(None, row.start_time, reason)]
-    if row.silent_s > keeping.QUIET_S:
+    if row.silent_s > run_records.QUIET_S:
         reason = (
             f"the flow that drives its search has not been heard of for {row.silent_s:.0f} s;"
             " running trials go on, but the searcher decides nothing"

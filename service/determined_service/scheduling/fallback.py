@@ -85,7 +85,7 @@ _AGENTS = sa.text(
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class FallbackRoute:
     """Where an experiment goes from the pool in which it is: to one of ``ahead``, after so many seconds."""
 
     home: str
@@ -102,7 +102,7 @@ def route_of(
     fallback: Mapping[str, str] | None,
     resources: Mapping[str, Any],
     cluster: ClusterConfig,
-) -> Route | None:
+) -> FallbackRoute | None:
     """Of an experiment in ``pool``. ``fallback``, ``resources``: as its row and configuration have them.
     None: no pool comes after this one."""
     home = fallback["home"] if fallback else pool
@@ -112,12 +112,12 @@ def route_of(
     if not ahead:
         return None
     if own.get("pools"):
-        return Route(home, tuple(ahead), own["after_seconds"])
+        return FallbackRoute(home, tuple(ahead), own["after_seconds"])
     # Of the pool in which it is, else of the one that led here.
     for name in reversed(order[: order.index(pool) + 1]):
         found = cluster.pool(name)
         if found is not None and found.fallback is not None:
-            return Route(home, tuple(ahead), found.fallback.after_seconds)
+            return FallbackRoute(home, tuple(ahead), found.fallback.after_seconds)
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -72,6 +72,18 @@ async def explain_job(
         for one in mine
         if one.request.id in rows
     ]
+
+
+def first_reasons(seen: Seen, jobs: Collection[int | str]) -> dict[int | str, str]:
+    """Why the first waiting request of each of ``jobs`` waits, in words; without a forecast, which costs
+    much."""
+    found: dict[int | str, str] = {}
+    for one in seen.decision.waiting:
+        group = one.request.group
+        job = one.request.id.rpartition(".")[0] if group is None else group
+        if job in jobs and job not in found:
+            found[job] = in_words(one)
+    return found
 
 
 _ACCEPTED = sa.text(

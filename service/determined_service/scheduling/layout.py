@@ -1,4 +1,4 @@
-"""The units of the agents that have several, and what runs there: :class:`Layout`."""
+"""The units of the agents that have several, and what runs there: :class:`UnitLayout`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from determined_service.base.units import Unit, names_of, units_of
 from determined_service.scheduling.snapshot import Part, Request, Running
 
 
-class Layout:
+class UnitLayout:
     """A scheduler sees units (:mod:`determined_service.base.units`) where the tables have agents. Agents that
     are one unit each are left out here, and so is all that runs on them."""
 

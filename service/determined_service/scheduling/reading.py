@@ -16,8 +16,13 @@ from determined.expconf.heeding import KUBERNETES
 from determined_service.base.spread import Spread
 from determined_service.lifecycle.exits import NO_WORDS
 from determined_service.scheduling.constraints import constraint_of
-from determined_service.scheduling.kept import KeptAllocations, Live, Owner, Row
-from determined_service.scheduling.layout import Layout
+from determined_service.scheduling.layout import UnitLayout
+from determined_service.scheduling.live_allocations import (
+    ExperimentTerms,
+    Live,
+    LiveAllocation,
+    LiveReader,
+)
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.snapshot import (
     Agent,
@@ -98,7 +103,7 @@ class SnapshotReader:
     def __init__(self, schedulers: PoolSchedulers, agent_timeout_s: float) -> None:
         self.schedulers = schedulers
         self.agent_timeout_s = agent_timeout_s
-        self._kept = KeptAllocations()
+        self._reader = LiveReader()
         self._made = _Made(0, {}, {}, {})
         self._constraints: dict[str, Constraint | None] = {}
         # Until the first request has rested, as of the last snapshot; None: none rests.
@@ -106,7 +111,7 @@ class SnapshotReader:
 
     async def live(self, conn: AsyncConnection) -> Live:
         """Every allocation that has not ended."""
-        return await self._kept.read(conn)
+        return await self._reader.read(conn)
 
     async def read(self, conn: AsyncConnection, live: Live | None = None) -> Snapshot:
         """This moment's snapshot, of ``live`` if the caller has read that."""
@@ -162,9 +167,9 @@ class SnapshotReader:
             moment if resting else 0.0,
         )  # fmt: skip
 
-    def _laid_out(self, agents: list[Any]) -> tuple[Layout, list[_Opened]]:
+    def _laid_out(self, agents: list[Any]) -> tuple[UnitLayout, list[_Opened]]:
         """The agents by their units."""
-        layout = Layout()
+        layout = UnitLayout()
         opened: list[_Opened] = []
         for agent_id, pool, labels, ids, closed, machines in agents:
             usable = tuple(ids or ())
@@ -204,24 +209,24 @@ class SnapshotReader:
 
     def _seen(
         self,
-        row: Row,
+        row: LiveAllocation,
         live: Live,
         pools: Mapping[str, _Pool],
         runners: Mapping[str, tuple[int, float]],
     ) -> _Item | None:
-        owner = None if row.experiment_id is None else live.owners.get(row.experiment_id)
-        owner = owner or Owner(row.since, None, 1.0, None, True, None)
+        terms = None if row.experiment_id is None else live.terms.get(row.experiment_id)
+        terms = terms or ExperimentTerms(row.since, None, 1.0, None, True, None)
         pool = pools[row.pool]
         priority = pool.rank(row.priority)
-        position = owner.position
+        position = terms.position
         if (runner := runners.get(row.task_id)) is not None:
             priority, position = min(priority, runner[0]), min(position, runner[1])
         if row.state == states.REQUESTED:
             banned = frozenset[str]() if row.trial_id is None else live.banned.get(row.trial_id)
             request = Request(
-                row.id, row.pool, row.slots, row.experiment_id, owner.max_slots, banned or frozenset(),
-                priority, owner.weight, position, row.preemptible, row.since,
-                self._constraint(owner.placement), Spread.NONE if owner.single_node else pool.spread,
+                row.id, row.pool, row.slots, row.experiment_id, terms.max_slots, banned or frozenset(),
+                priority, terms.weight, position, row.preemptible, row.since,
+                self._constraint(terms.placement), Spread.NONE if terms.single_node else pool.spread,
             )  # fmt: skip
             if row.rests_until is None:
                 return request
@@ -229,8 +234,8 @@ class SnapshotReader:
         if row.agent_id is None:
             return None
         return Running(
-            row.id, row.agent_id, tuple(row.slot_ids), row.experiment_id, owner.max_slots, priority,
-            owner.weight, position, row.preemptible, row.since, row.stopping, row.stopping_for,
+            row.id, row.agent_id, tuple(row.slot_ids), row.experiment_id, terms.max_slots, priority,
+            terms.weight, position, row.preemptible, row.since, row.stopping, row.stopping_for,
             tuple(Part(agent, tuple(slots)) for agent, slots in live.parts.get(row.id, ())[1:]),
         )  # fmt: skip
 
@@ -252,17 +257,17 @@ class SnapshotReader:
         """The tasks that run custom searches: a search waits for its runner, which therefore has the
         search's priority, if that is better than its own, and the place right before it."""
         found: dict[str, tuple[int, float]] = {}
-        runner_of = {key: one for key, one in live.owners.items() if one.runner is not None}
+        runner_of = {key: one for key, one in live.terms.items() if one.runner is not None}
         if not runner_of:
             return found
         for row in live.rows.values():
-            owner = None if row.experiment_id is None else runner_of.get(row.experiment_id)
-            if owner is None or owner.runner is None:
+            terms = None if row.experiment_id is None else runner_of.get(row.experiment_id)
+            if terms is None or terms.runner is None:
                 continue
             priority = self._pool(row.pool).rank(row.priority)
-            place = math.nextafter(owner.position, -math.inf)
-            known = found.get(owner.runner, (priority, place))
-            found[owner.runner] = (min(known[0], priority), min(known[1], place))
+            place = math.nextafter(terms.position, -math.inf)
+            known = found.get(terms.runner, (priority, place))
+            found[terms.runner] = (min(known[0], priority), min(known[1], place))
         return found
 
 

@@ -80,9 +80,8 @@ def in_words(waiting: Waiting) -> str:
             each = "the pool's only agent" if agents == 1 else f"each of the pool's {agents} agents"
             return f"{wanted}; {each} runs {counted(limit, 'allocation')} without slots, the most that it may"
         case Unplaced(words, seconds):
-            return (
-                f"{wanted}; there was no room for it: {words}; it is tried again in {seconds:.0f} s"
-            )
+            again = f"it is tried again in {seconds:.0f} s"
+            return f"{wanted}; its agent's cluster did not place it: {words}; {again}"
 
 
 def in_short(waiting: Waiting, jobs_ahead: int) -> str:

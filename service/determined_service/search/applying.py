@@ -19,7 +19,7 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import trial_queue
 from determined_service.lifecycle.trial_end import TrialIds, end_trial
 from determined_service.search import take_up
-from determined_service.search.operations import Batch, TrialChange
+from determined_service.search.operations import OperationBatch, TrialChange
 from determined_service.search.warm_start import find_warm_start, latest_checkpoints
 from determined_service.state import prefect_states, states, trial_tasks
 from determined_service.state.change import Change
@@ -56,7 +56,7 @@ def trial_ref(row: Any, resource_pool: str) -> TrialRef:
 
 
 async def apply(
-    change: Change, experiment: sa.Row[Any], batch: Batch, *, fresh: bool = False
+    change: Change, experiment: sa.Row[Any], batch: OperationBatch, *, fresh: bool = False
 ) -> list[TrialRef]:
     """Everything of ``batch`` but its Shutdown; ``experiment`` is its locked row (id, state, searcher,
     resource_pool).
@@ -85,7 +85,11 @@ async def apply(
 
 
 async def _create(
-    change: Change, experiment: sa.Row[Any], batch: Batch, reports: bool, existing: set[str]
+    change: Change,
+    experiment: sa.Row[Any],
+    batch: OperationBatch,
+    reports: bool,
+    existing: set[str],
 ) -> list[sa.Row[Any]]:
     searcher = experiment.searcher
     rows: list[dict[str, Any]] = []
@@ -127,7 +131,7 @@ async def _create(
 
 
 async def _change_existing(
-    change: Change, experiment: sa.Row[Any], batch: Batch, reports: bool
+    change: Change, experiment: sa.Row[Any], batch: OperationBatch, reports: bool
 ) -> list[sa.Row[Any]]:
     """Applies the operations on trials made earlier; returns the trials that now want slots."""
     known = batch.known()

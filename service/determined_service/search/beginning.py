@@ -20,32 +20,32 @@ from determined_searchers.settings import is_custom
 from determined_service.base import topics
 from determined_service.search import custom_search
 from determined_service.search.applying import apply, shut_down
-from determined_service.search.operations import Batch, fold
+from determined_service.search.operations import OperationBatch, fold
 from determined_service.state.change import Change
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class SearchBeginning:
     """The first operations of a search, and the searcher after them (``snapshot``, JSON text).
 
     ``snapshot`` is None for a custom search, which a user's program runs: it has no operations yet.
     """
 
-    batch: Batch
+    batch: OperationBatch
     snapshot: str | None
     progress: float
 
 
-def begin(config: Mapping[str, Any]) -> Beginning:
+def begin(config: Mapping[str, Any]) -> SearchBeginning:
     """The beginning of the search that the complete ``config`` describes.
 
     Raises SearcherError for a configuration that describes no search.
     """
     if is_custom(config["searcher"]):
-        return Beginning(Batch(), None, 0.0)
+        return SearchBeginning(OperationBatch(), None, 0.0)
     searcher = create_searcher(config)
     batch = fold(operation.to_json() for operation in searcher.initial_operations())
-    return Beginning(batch, orjson.dumps(searcher.snapshot()).decode(), searcher.progress())
+    return SearchBeginning(batch, orjson.dumps(searcher.snapshot()).decode(), searcher.progress())
 
 
 # After event 0, which stands for the beginning.
@@ -68,7 +68,7 @@ _STORE_AGAIN = sa.text(
 )
 
 
-async def store(change: Change, experiment: sa.Row[Any], beginning: Beginning) -> None:
+async def store(change: Change, experiment: sa.Row[Any], beginning: SearchBeginning) -> None:
     """Stores the search of the new ``experiment`` (id, state, searcher, resource_pool) and makes its first
     trials.
 
@@ -84,7 +84,7 @@ async def store(change: Change, experiment: sa.Row[Any], beginning: Beginning) -
     await _end_if_over(change, experiment, beginning)
 
 
-async def store_again(change: Change, experiment: sa.Row[Any], beginning: Beginning) -> None:
+async def store_again(change: Change, experiment: sa.Row[Any], beginning: SearchBeginning) -> None:
     """The search of the (locked) ``experiment`` begins again; trials that exist are taken up."""
     given = {"snapshot": beginning.snapshot, "progress": beginning.progress}
     await change.conn.execute(_STORE_AGAIN, given | {"id": experiment.id})
@@ -93,6 +93,6 @@ async def store_again(change: Change, experiment: sa.Row[Any], beginning: Beginn
     change.notify(topics.search(experiment.id))
 
 
-async def _end_if_over(change: Change, experiment: sa.Row[Any], beginning: Beginning) -> None:
+async def _end_if_over(change: Change, experiment: sa.Row[Any], beginning: SearchBeginning) -> None:
     if beginning.batch.shutdown is not None:
         await shut_down(change, experiment.id, beginning.batch.shutdown)

@@ -122,7 +122,7 @@ async def answer(
         topics.committed(experiment_id),
     )
     if created:
-        await require_room(change.conn, quotas, experiment.owner_id, "trials")
+        await require_room(change.conn, quotas, experiment.owner_id, "trials", "stored_trials")
     return problems
 
 

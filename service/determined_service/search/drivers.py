@@ -12,7 +12,7 @@ from determined_registry.database.tables import searches
 from determined_service.base import topics
 from determined_service.base.db import Database
 from determined_service.base.hub import notify
-from determined_service.state import keeping
+from determined_service.state import run_records
 from determined_service.state.change import reader
 
 SUSPECT_S = 0.5
@@ -37,12 +37,12 @@ class Drivers:
             del self._written[old]
         self._written[driver] = now
         async with reader(db).connect() as conn:
-            await keeping.seen(
+            await run_records.seen(
                 conn,
-                keeping.EXPERIMENT,
+                run_records.EXPERIMENT,
                 experiment_id,
                 _drives(experiment_id, driver),
-                quiet_s=keeping.QUIET_S,
+                quiet_s=run_records.QUIET_S,
             )
 
     async def suspect(self, db: Database, experiment_id: int, driver: uuid.UUID) -> None:
@@ -52,11 +52,11 @@ class Drivers:
         """
         self._written.pop(driver, None)
         now, soon = sa.func.now(), datetime.timedelta(seconds=SUSPECT_S)
-        quiet = datetime.timedelta(seconds=keeping.QUIET_S)
+        quiet = datetime.timedelta(seconds=run_records.QUIET_S)
         async with reader(db).connect() as conn:
             await conn.execute(
-                sa.update(keeping.kept_runs)
-                .where(keeping.r.experiment_id == experiment_id, _drives(experiment_id, driver))
+                sa.update(run_records.kept_runs)
+                .where(run_records.r.experiment_id == experiment_id, _drives(experiment_id, driver))
                 .values(seen_at=now - quiet, look_at=now + soon)
             )
             await notify(conn, topics.KEPT_RUNS)

@@ -31,7 +31,7 @@ from determined_service.base.hub import CHANNEL
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.search.applying import apply, shut_down, trial_ref
 from determined_service.search.operations import fold
-from determined_service.state import keeping, states
+from determined_service.state import run_records, states
 from determined_service.state.change import Change
 from determined_service.state.events import append_event, append_events
 
@@ -56,8 +56,8 @@ async def attach(
     Raises NotFound.
     """
     experiment = await experimenting.lock_experiment(change, experiment_id)
-    await keeping.taken(
-        change.conn, keeping.EXPERIMENT, experiment_id, flow_run_id, keeping.QUIET_S
+    await run_records.taken(
+        change.conn, run_records.EXPERIMENT, experiment_id, flow_run_id, run_records.QUIET_S
     )
     saved = (
         await change.conn.execute(
@@ -75,9 +75,9 @@ async def attach(
     change.notify(topics.search(experiment_id))
     config, owner, run = (
         await change.conn.execute(
-            sa.select(experiments.c.config, users.c.username, keeping.r.flow_run_id)
+            sa.select(experiments.c.config, users.c.username, run_records.r.flow_run_id)
             .join(users, users.c.id == experiments.c.owner_id)
-            .join(keeping.kept_runs, experiments.c.id == keeping.EXPERIMENT)
+            .join(run_records.kept_runs, experiments.c.id == run_records.EXPERIMENT)
             .where(experiments.c.id == experiment_id)
         )
     ).one()

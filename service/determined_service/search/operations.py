@@ -32,7 +32,7 @@ class TrialChange:
 
 
 @dataclass(slots=True)
-class Batch:
+class OperationBatch:
     """A batch of operations, by trial (request id) in the order of their first mention."""
 
     trials: dict[str, TrialChange] = field(default_factory=dict)
@@ -47,9 +47,9 @@ class Batch:
         return [name for name, change in self.trials.items() if change.create is None]
 
 
-def fold(operations: Iterable[Mapping[str, Any]]) -> Batch:
+def fold(operations: Iterable[Mapping[str, Any]]) -> OperationBatch:
     """Collect the operations in a batch. Raises BadRequest for an invalid operation."""
-    batch = Batch()
+    batch = OperationBatch()
     for data in operations:
         try:
             operation = operation_from_json(data)

@@ -11,7 +11,7 @@ from determined_registry.database.tables import trials
 from determined_searchers import ExitReason, TrialClosed, TrialCreated, ValidationCompleted
 from determined_service.base import topics
 from determined_service.lifecycle.trial_end import TrialIds, end_trial
-from determined_service.search.operations import Batch, TrialChange
+from determined_service.search.operations import OperationBatch, TrialChange
 from determined_service.state import states
 from determined_service.state.change import Change
 
@@ -28,7 +28,7 @@ _REVIVE_TRIAL = sa.text(
 
 
 async def take_up(
-    change: Change, experiment: sa.Row[Any], batch: Batch, reports: bool
+    change: Change, experiment: sa.Row[Any], batch: OperationBatch, reports: bool
 ) -> tuple[set[str], list[sa.Row[Any]]]:
     """Trials of ``batch`` that are to be made and exist: their request ids, and those that want slots."""
     asked_for = dict(batch.created())

@@ -32,8 +32,8 @@ from determined_service.lifecycle.quotas import require_room
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
 from determined_service.search import beginning
-from determined_service.search.beginning import Beginning
-from determined_service.state import keeping, states
+from determined_service.search.beginning import SearchBeginning
+from determined_service.state import run_records, states
 from determined_service.state.change import Change
 from determined_service.submission.completing import check_patterns
 from determined_service.submission.size import check_size
@@ -184,7 +184,7 @@ async def _require_unfinished(change: Change, experiment_id: int, state: str) ->
 
 def _overridden(
     config: Mapping[str, Any], given: expconf.Document, held: Held
-) -> tuple[dict[str, Any], Beginning, list[str]]:
+) -> tuple[dict[str, Any], SearchBeginning, list[str]]:
     found, remarks = override(config, given, held)
     check_size(found)
     try:
@@ -196,7 +196,7 @@ def _overridden(
 
 async def reconfigure(
     change: Change, experiment_id: int, given: expconf.Document, settings: Settings
-) -> tuple[Beginning, tuple[str, ...], list[str]]:
+) -> tuple[SearchBeginning, tuple[str, ...], list[str]]:
     """Lays ``given`` over the (locked) experiment's configuration. Raises BadRequest.
 
     Returns the beginning of its search under that, warnings, and remarks on what config policies have
@@ -235,7 +235,7 @@ async def reconfigure(
 
 
 async def begin_again(
-    change: Change, experiment: sa.Row[Any], quotas: Quotas, begun: Beginning | None = None
+    change: Change, experiment: sa.Row[Any], quotas: Quotas, begun: SearchBeginning | None = None
 ) -> None:
     """The (locked, continuable) experiment and its unfinished trials are ACTIVE again.
 
@@ -262,6 +262,6 @@ async def begin_again(
             raise Conflict(f"experiment {experiment.id} cannot be continued: {error}") from error
     await beginning.store_again(change, revived, begun)
     change.notify(topics.experiment(experiment.id))
-    await keeping.wake(change, keeping.EXPERIMENT, experiment.id)
-    counted = ("experiments", "trials", "package_bytes")
+    await run_records.wake(change, run_records.EXPERIMENT, experiment.id)
+    counted = ("experiments", "trials", "stored_trials", "package_bytes")
     await require_room(change.conn, quotas, experiment.owner_id, *counted)

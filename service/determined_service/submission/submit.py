@@ -30,7 +30,7 @@ from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
 from determined_service.search import beginning
 from determined_service.search.warm_start import find_warm_start
-from determined_service.state import keeping, prefect_states, states
+from determined_service.state import prefect_states, run_records, states
 from determined_service.state.change import Change
 from determined_service.submission.completing import (
     Complete,
@@ -69,11 +69,11 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedExperiment:
     """The checked parts of a submission that need no database."""
 
     config: dict[str, Any]
-    beginning: beginning.Beginning
+    beginning: beginning.SearchBeginning
     definition: ModelDefinition | None
     place: Place = FIRST_PLACE
     remarks: tuple[str, ...] = ()
@@ -91,14 +91,14 @@ class SubmissionPlan:
     warnings: tuple[str, ...]
     remarks: tuple[str, ...]
     """Sentences."""
-    beginning: beginning.Beginning
+    beginning: beginning.SearchBeginning
     quotas: Quotas
     place: Place = FIRST_PLACE
 
 
 async def prepare(
     submission: Submission, settings: Settings, place: Place = FIRST_PLACE
-) -> Prepared:
+) -> PreparedExperiment:
     """The checks without the database, which take most of the time. Raises BadRequest with all errors."""
     text = submission.config
     files = () if submission.definition is not None else submission.model_definition
@@ -109,7 +109,7 @@ async def prepare(
     await check_patterns(complete.config)
     if not small:
         definition = await asyncio.to_thread(pack, files)
-    return Prepared(
+    return PreparedExperiment(
         complete.config, begun, submission.definition or definition, place, complete.remarks
     )
 
@@ -120,7 +120,7 @@ def _prepare(
     template: Template | None,
     files: Sequence[Mapping[str, Any]],
     place: Place,
-) -> tuple[Complete, beginning.Beginning, ModelDefinition | None]:
+) -> tuple[Complete, beginning.SearchBeginning, ModelDefinition | None]:
     found = complete_by_policies(text, settings, template, place=place)
     try:
         begun = beginning.begin(found.config)
@@ -132,7 +132,7 @@ def _prepare(
 async def plan(
     conn: AsyncConnection,
     submission: Submission,
-    prepared: Prepared,
+    prepared: PreparedExperiment,
     settings: Settings,
     owner_id: int,
 ) -> SubmissionPlan:
@@ -201,7 +201,9 @@ async def find_submitted(
     """The experiment that this submission has made already: that of its Prefect run, or of its key."""
     if submission.flow_run_id is not None:
         wanted: sa.ColumnElement[bool] = experiments.c.id.in_(
-            sa.select(keeping.EXPERIMENT).where(keeping.r.flow_run_id == submission.flow_run_id)
+            sa.select(run_records.EXPERIMENT).where(
+                run_records.r.flow_run_id == submission.flow_run_id
+            )
         )
     elif submission.idempotency_key is not None:
         wanted = sa.and_(
@@ -245,7 +247,7 @@ async def store(
     # Again: it may have left the cluster configuration meanwhile.
     await require_pool(conn, plan.resource_pool, "resources.resource_pool", place.workspace_id)
     definition = plan.model_definition
-    counted = ["experiments", "trials", "package_bytes"]
+    counted = ["experiments", "trials", "stored_experiments", "stored_trials", "package_bytes"]
     if definition is not None and await store_definition(conn, definition, owner_id):
         counted.append("model_definition_bytes")
     await _once(conn, submission, owner_id)
@@ -276,12 +278,14 @@ async def store(
     change.notify(topics.experiment(experiment_id))
     if submission.flow_run_id is not None:
         run_id = submission.flow_run_id
-        await keeping.taken(conn, keeping.EXPERIMENT, experiment_id, run_id, keeping.QUIET_S)
+        await run_records.taken(
+            conn, run_records.EXPERIMENT, experiment_id, run_id, run_records.QUIET_S
+        )
         entity = prefect_states.experiment_entity(experiment_id)
         named = run_name(config["name"], experiment_id)
         prefect_states.name_run(change, experiment_id, named, place.tags)
         prefect_states.show_page(change, entity)
     elif submission.activate:
-        await keeping.want(change, keeping.EXPERIMENT, experiment_id)
+        await run_records.want(change, run_records.EXPERIMENT, experiment_id)
     await require_room(conn, plan.quotas, owner_id, *counted)
     return experiment_id

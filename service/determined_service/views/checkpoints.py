@@ -88,10 +88,8 @@ _TEXTS = (
 _LARGE = ("resources", "checksums", "executable")
 _SMALL = [column for column in checkpoints.c if column.key not in _LARGE]
 
-WEIGHT = weight(
-    c.resources,
-    c.checksums,
-    c.executable,
+_OF_FILES = (c.resources, c.checksums, c.executable)
+_OF_OTHERS = (
     c.user_metadata,
     c.storage,
     trials.c.hparams,
@@ -99,14 +97,46 @@ WEIGHT = weight(
     _validation.c.metrics,
     _training.c.metrics,
 )
+WEIGHT = weight(*_OF_FILES, *_OF_OTHERS)
+FILE_BYTES = 128
+"""About what one file takes, if a checkpoint shows only some."""
 
 
-def select_checkpoints() -> sa.Select[Any]:
-    """Every column that :func:`checkpoint_json` reads."""
+def weight_of_some(most_files: int) -> sa.ColumnElement[int]:
+    """As WEIGHT, of a checkpoint that shows so many files."""
+    return weight(*_OF_OTHERS) + most_files * FILE_BYTES
+
+
+def _some_files(most: int) -> tuple[sa.ColumnElement[Any], ...]:
+    """The columns of :data:`_TEXTS` for the first files by their paths, and the number of all."""
+    every = sa.func.jsonb_each_text(c.resources).table_valued("key", "value").lateral("each_file")
+    is_file = sa.not_(every.c.key.endswith("/"))
+    some = (
+        sa.select(every.c.key, every.c.value)
+        .where(is_file)
+        .order_by(every.c.key)
+        .limit(most)
+        .correlate(checkpoints)
+        .lateral("some_files")
+    )
+    sizes = sa.func.jsonb_object_agg(some.c.key, some.c.value)
+    shown = sa.select(sa.cast(sa.func.coalesce(sizes, sa.text("'{}'::jsonb")), sa.Text))
+    count = sa.select(sa.func.count()).select_from(every).where(is_file)
+    nothing = sa.cast(sa.null(), sa.Text)
+    return (
+        shown.select_from(some).correlate(checkpoints).scalar_subquery().label("resources_text"),
+        nothing.label("checksums_text"),
+        nothing.label("executable_text"),
+        count.correlate(checkpoints).scalar_subquery().label("file_count"),
+    )
+
+
+def select_checkpoints(most_files: int | None = None) -> sa.Select[Any]:
+    """Every column that :func:`checkpoint_json` reads. ``most_files``: how many files it shows; None: all."""
     return (
         sa.select(
             *_SMALL,
-            *_TEXTS,
+            *(_TEXTS if most_files is None else _some_files(most_files)),
             trials.c.hparams,
             experiments.c.config,
             experiments.c.owner_id,
@@ -125,7 +155,9 @@ def select_checkpoints() -> sa.Select[Any]:
 
 def checkpoint_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
     """``v1Checkpoint``, and ours: ``checksums``, ``executable`` (paths of programs), ``stepsCompleted``,
-    ``storage`` (None: the experiment's), ``reason`` (of state ERROR)."""
+    ``storage`` (None: the experiment's), ``reason`` (of state ERROR); where only some files are shown,
+    ``fileCount`` and ``size`` (bytes) of all."""
+    count = getattr(row, "file_count", None)
     whose = (row.owner_id, row.experiment_id, row.submitted_by)
     return {
         "uuid": str(row.uuid),
@@ -137,6 +169,7 @@ def checkpoint_json(row: sa.Row[Any], viewer: Viewer) -> dict[str, Any]:
         "checksums": raw(row.checksums_text),
         "executable": raw(row.executable_text),
         "stepsCompleted": row.steps_completed,
+        **({} if count is None else {"fileCount": count, "size": str(row.size)}),
         "storage": viewer.storage(row.storage, *whose),
         "storageId": row.storage_id,
         "reason": row.reason,

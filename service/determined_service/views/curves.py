@@ -155,8 +155,9 @@ class _Stretches:
 def _extremes(wanted: Sequence[sa.ColumnElement[bool]], metric: str) -> sa.Select[Any]:
     """Of each stretch, the ids of the reports with the least and the greatest value."""
     stretches = _Stretches()
-    # OFFSET 0: the value is taken out of the report once, and nothing but a number is read as one.
-    value = sa.select(m.id, m.metrics[metric].label("value"))
+    # OFFSET 0: the value is taken out of the report once, and nothing but a number is read as one. By `->`,
+    # which takes half of a subscript's time.
+    value = sa.select(m.id, m.metrics.op("->")(metric).label("value"))
     value = value.where(*stretches.conditions, *wanted).offset(sa.literal_column("0"))
     values = value.correlate(stretches.trial, stretches.place).lateral("values")
     # Postgres finds the least of pairs, of a value with its report's id, without sorting.

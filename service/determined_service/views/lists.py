@@ -87,7 +87,7 @@ async def answer_list(
     Args:
         key: a column of ``statement`` whose value no two rows share. heavy: :func:`weight` of a row.
         keys: selects ``key`` for the same rows in the same order, where this can be said with fewer joins.
-        counted: selects as many rows as ``keys``, where this can be said with fewer joins yet.
+        counted: selects as many rows as ``keys``, where only the order needs more joins.
         beside: what else the answer holds.
         patience_s: how long each statement that finds keys may take; 0: as long as it does.
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import codecs
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,6 +25,8 @@ from determined_service.views.tasks import announced, has_ended, require_task
 from determined_service.views.values import parse_time
 
 CHUNK = 1000
+STEP_BYTES = 16 * 1024
+"""Bytes of log that are written as JSON in one go."""
 # Seconds after which an end is noticed that was not announced (a lost connection).
 RECHECK_S = 10.0
 
@@ -181,10 +184,18 @@ async def _chunk(
 
 
 async def read_logs(
-    db: Database, task_id: str, wanted: LogFilter, *, limit: int = 0, descending: bool = False
+    db: Database,
+    task_id: str,
+    wanted: LogFilter,
+    *,
+    limit: int = 0,
+    after: int = 0,
+    descending: bool = False,
 ) -> AsyncIterator[list[sa.Row[Any]]]:
-    """The lines stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0."""
-    after = 0
+    """The lines stored now, in the order of storing (or backwards), at most ``limit`` lines if not 0.
+
+    ``after``: the id of a line; the lines behind it (backwards: before it) are read. 0: all lines.
+    """
     left = limit
     while True:
         size = min(CHUNK, left) if limit else CHUNK
@@ -223,16 +234,13 @@ async def follow_logs(
             # Before the rows: rows stored after the end was seen belong to no task.
             async with db.tx() as conn:
                 ended = await has_ended(conn, task_id)
-            while True:
-                size = min(CHUNK, left) if limit else CHUNK
-                rows = await _chunk(db, task_id, wanted, size, after, False)
-                if not rows:
-                    break
+            async for rows in read_logs(db, task_id, wanted, limit=left, after=after):
                 yield rows
                 after = rows[-1].id
-                left -= len(rows)
-                if limit and left <= 0:
-                    return
+                if limit:
+                    left -= len(rows)
+            if limit and left <= 0:
+                return
             if ended:
                 return
             if hub.closed:
@@ -290,36 +298,67 @@ async def follow_logs_of_trial(
         place += 1
 
 
-def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> bytes:
+def lines_json(rows: Sequence[sa.Row[Any]], trial_id: int | None = None) -> Iterator[bytes]:
     """Rows of :func:`read_logs` as NDJSON, each ``{"result": v1TaskLogsResponse}``; with ``trial_id``,
     ``v1TrialLogsResponse``. ``log`` is the line as printed, ``message`` the line to show; ours: ``bytes``,
     the size of a line of which only the beginning is here.
 
-    An answer may hold a hundred thousand lines, so what neighbouring lines have in common is written once.
+    In steps of about ``STEP_BYTES`` of log, some of which yield nothing yet: bytes that are not UTF-8 take
+    0.4 s for each megabyte. An answer may hold a hundred thousand lines, so what neighbouring lines have in
+    common is written once.
     """
     origin: tuple[Any, ...] | None = None
     fields, begin = b"", ""
     found: list[bytes] = []
+    size = 0
     for id_, time, line, cut, *rest in rows:
         if origin != (now := tuple(rest)):
             origin = now
             fields, begin = _origin_json(*rest, trial_id=trial_id), _prefix(rest)
-        log = line.decode("utf-8", "backslashreplace")
-        ending = "" if log.endswith("\n") else "\n"
+        head = b'{"result":{"id":"%d","timestamp":"%s","message":' % (id_, time.encode())
         # Milliseconds are enough to read.
-        message = f"[{time[:-4]}Z]{begin} || {log}{ending}"
+        before = f"[{time[:-4]}Z]{begin} || "
+        ending = "" if line.endswith(b"\n") else "\n"
+        if size + len(line) > STEP_BYTES and found:
+            yield one_line_each(b"".join(found))
+            found, size = [], 0
+        if len(line) > STEP_BYTES:
+            yield from _long_line(line, head, before, ending, _bytes_json(cut) + fields)
+            continue
+        log = line.decode("utf-8", "backslashreplace")
+        message = f"{before}{log}{ending}"
         found.append(
-            b'{"result":{"id":"%d","timestamp":"%s","message":%s,"log":%s,%s%s}\n'
-            % (
-                id_,
-                time.encode(),
-                orjson.dumps(message),
-                orjson.dumps(log),
-                b'"bytes":%d,' % cut if cut else b"",
-                fields,
-            )
+            b'%s%s,"log":%s,%s%s}\n'
+            % (head, orjson.dumps(message), orjson.dumps(log), _bytes_json(cut), fields)
         )
-    return one_line_each(b"".join(found))
+        size += len(line)
+    yield one_line_each(b"".join(found))
+
+
+def _long_line(
+    line: bytes, head: bytes, before: str, ending: str, fields: bytes
+) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    escaped: list[bytes] = []
+    for begin in range(0, len(line), STEP_BYTES):
+        end = begin + STEP_BYTES
+        text = decoder.decode(line[begin:end], final=end >= len(line))
+        escaped.append(one_line_each(_escaped_json(text)))
+        yield b""
+    yield b'%s"%s' % (head, _escaped_json(before))
+    yield from escaped
+    yield b'%s","log":"' % _escaped_json(ending)
+    yield from escaped
+    yield b'",%s}\n' % fields
+
+
+def _bytes_json(cut: int | None) -> bytes:
+    return b'"bytes":%d,' % cut if cut else b""
+
+
+def _escaped_json(text: str) -> bytes:
+    """The inside of a JSON string."""
+    return orjson.dumps(text)[1:-1]
 
 
 def _origin_json(

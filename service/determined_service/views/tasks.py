@@ -129,7 +129,7 @@ async def _tasks_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> lis
 
 def _task_json(row: sa.Row[Any], facts: TaskFacts, held: list[dict[str, Any]]) -> dict[str, Any]:
     """Ours: ``name``, ``state``, ``reason``, ``userId``, ``username``, ``projectId``, ``flowRunId``,
-    and an allocation's ``exitSignal``."""
+    ``trialId``, and an allocation's ``exitSignal``."""
     # Upstream's tasks know one stop less.
     shown = facts.state.replace(states.STOPPING_KILLED, states.STOPPING_CANCELED)
     return {
@@ -145,6 +145,7 @@ def _task_json(row: sa.Row[Any], facts: TaskFacts, held: list[dict[str, Any]]) -
         "userId": row.owner_id,
         "username": row.username,
         "projectId": facts.project_id,
+        "trialId": facts.trial_id,
         "flowRunId": row.flow_run_id and str(row.flow_run_id),
         "parentId": row.parent_id,
         "forkedFrom": row.forked_from,

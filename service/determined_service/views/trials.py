@@ -210,7 +210,7 @@ async def trials_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> lis
     ``progress``, ``latestCheckpoint``, ``flowRunId``."""
     found = [_trial_json(row) for row in rows]
     ids = [row.id for row in rows]
-    summaries = await _summaries(conn, ids)
+    summaries = await summaries_of(conn, ids)
     best = await best_checkpoints(conn, ids)
     for trial in found:
         trial["summaryMetrics"] = summaries.get(trial["id"], {})
@@ -218,7 +218,8 @@ async def trials_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> lis
     return found
 
 
-async def _summaries(conn: AsyncConnection, ids: list[int]) -> dict[int, dict[str, Any]]:
+async def summaries_of(conn: AsyncConnection, ids: list[int]) -> dict[int, dict[str, Any]]:
+    """``summaryMetrics`` of the trials that have reported metrics."""
     found: dict[int, dict[str, Any]] = {}
     if not ids:
         return found

@@ -15,7 +15,7 @@ from determined_service.base.hub import Hub
 from determined_service.base.settings import Settings
 from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.logs import LogsQueue
-from determined_service.ingest.reports import Batch
+from determined_service.ingest.reports import ReportBatch
 from determined_service.scheduling.queue import Queue
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.waiting_times import WaitingTimes
@@ -52,9 +52,9 @@ async def _waiting_times(request: Request) -> WaitingTimes:
     return waiting_times
 
 
-def metrics_queue(request: Request) -> GroupCommit[Batch]:
+def metrics_queue(request: Request) -> GroupCommit[ReportBatch]:
     """The queue for metric batches."""
-    queue: GroupCommit[Batch] = request.app.state.metrics_queue
+    queue: GroupCommit[ReportBatch] = request.app.state.metrics_queue
     return queue
 
 

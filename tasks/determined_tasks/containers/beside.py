@@ -25,7 +25,7 @@ SAID_CHARS = 300
 
 
 @dataclass(frozen=True)
-class Entry:
+class ContainerEntry:
     """``name``: the container; ``connect``: makes a client of the engine for one thread; ``run_dir``: of the
     task, as the container sees it."""
 

@@ -45,7 +45,7 @@ from determined_tasks.exit_reason import LegResult, failed_to_start, infrastruct
 from determined_tasks.identity import Identity, IdentityError
 from determined_tasks.leg_reporter import LegReporter
 from determined_tasks.supervision import ORDER, write_private
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 
 if TYPE_CHECKING:
     from docker.api.client import APIClient
@@ -73,7 +73,7 @@ class ContainerCarrier(Carrier):
     def __init__(
         self,
         spec: LegSpec,
-        place: Place,
+        place: AgentSide,
         root: Path,
         reporter: LegReporter,
         order: Mapping[str, Any],
@@ -378,7 +378,7 @@ class ContainerCarrier(Carrier):
         # Only now: most legs are never entered.
         from determined_tasks.containers import beside
 
-        beside.Entry(self.name, self._connect, plan.RUN_DIR)(connection, variables)
+        beside.ContainerEntry(self.name, self._connect, plan.RUN_DIR)(connection, variables)
 
     def clean_up(self, keep: bool) -> None:
         self._insist(lambda: engine.remove(self._connect(), self.name))

@@ -39,7 +39,7 @@ _INIT = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.{1,500} failed: .{1,200})$")
 
 
 @dataclass
-class Place:
+class ShippedUpTo:
     """The position up to which the log is shipped: batch ``seq`` of ``stream`` ends after ``frames`` frames,
     and ``held`` is the unfinished line of each stream."""
 
@@ -54,7 +54,7 @@ class Place:
         write_private(path, orjson.dumps({**self.__dict__, "held": held}))
 
     @classmethod
-    def read(cls, path: Path) -> Place:
+    def read(cls, path: Path) -> ShippedUpTo:
         """The place, or the log's beginning."""
         try:
             found = orjson.loads(path.read_bytes())
@@ -105,7 +105,7 @@ class LogPump:
             self._waiting.put(None)
 
     def _run(self) -> None:
-        place = Place.read(self._record)
+        place = ShippedUpTo.read(self._record)
         if place.lines and not self._send(place):
             return
         for _ in range(place.frames):
@@ -128,7 +128,7 @@ class LogPump:
             if not self._send(place):
                 return
 
-    def _gather(self, place: Place) -> bool:
+    def _gather(self, place: ShippedUpTo) -> bool:
         """Fills ``lines``, by time or size. False: this was the end of the log."""
         deadline: float | None = None
         size = 0
@@ -170,7 +170,7 @@ class LogPump:
             if line.startswith(b"[FATAL tini") and (found := _INIT.match(line)):
                 self.init_error = found[1].decode(errors="replace")
 
-    def _add(self, place: Place, stream: str, time_s: float, lines: list[bytes]) -> None:
+    def _add(self, place: ShippedUpTo, stream: str, time_s: float, lines: list[bytes]) -> None:
         for line in lines:
             parsed = parse(line)
             place.lines.append(
@@ -184,7 +184,7 @@ class LogPump:
                 }
             )
 
-    def _send(self, place: Place) -> bool:
+    def _send(self, place: ShippedUpTo) -> bool:
         """Sends until the service has the batch; False when it takes no logs of the allocation."""
         body: dict[str, Any] = {
             **self._owner,

@@ -30,9 +30,10 @@ from determined_tasks.containers.settings import (
 )
 from determined_tasks.containers.sizes import size_in_bytes
 from determined_tasks.identity import Identity
+from determined_tasks.leg_groups import MOST_SHARES, SHARES
 from determined_tasks.limits import OOM_SCORE
 from determined_tasks.ports import LOOPBACK
-from determined_tasks.task_environment import LONGEST_VARIABLE, Place
+from determined_tasks.task_environment import LONGEST_VARIABLE, AgentSide
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The engine's usual limit would make it drop the oldest lines while the service is away.
@@ -52,7 +53,7 @@ def container_name(agent_id: str, work_dir: Path, allocation_id: str) -> str:
     return f"det-{owner}-{re.sub('[^a-zA-Z0-9_.-]', '-', allocation_id)}"
 
 
-def image(spec: LegSpec, place: Place, settings: ContainerSettings) -> str:
+def image(spec: LegSpec, place: AgentSide, settings: ContainerSettings) -> str:
     """The image of the experiment, or the agent's when the configuration has only the default.
 
     The defaults of the configuration are Determined's own images, without this harness.
@@ -98,7 +99,7 @@ def network_mode(spec: LegSpec, settings: ContainerSettings) -> str:
 
 def environment(
     spec: LegSpec,
-    place: Place,
+    place: AgentSide,
     settings: ContainerSettings,
     image_env: Iterable[str],
     account: Identity | None,
@@ -128,7 +129,7 @@ def environment(
 
 def request(
     spec: LegSpec,
-    place: Place,
+    place: AgentSide,
     settings: ContainerSettings,
     *,
     root: Path,
@@ -170,7 +171,7 @@ def own_address(container: Mapping[str, Any]) -> str:
 
 def _host_config(
     spec: LegSpec,
-    place: Place,
+    place: AgentSide,
     settings: ContainerSettings,
     root: Path,
     user: str,
@@ -206,6 +207,7 @@ def _host_config(
         "Init": True,
         # A program that forks without end ends its own task, not the machine's others.
         "PidsLimit": settings.processes,
+        "CpuShares": min(SHARES * max(1, len(spec.slot_ids)), MOST_SHARES),
         "OomScoreAdj": OOM_SCORE,
         "RestartPolicy": {"Name": "no"},
     }
@@ -217,6 +219,9 @@ def _host_config(
         host["Ulimits"] = [{"Name": "nofile", "Soft": most, "Hard": most}]
     if network == "bridge":
         host["ExtraHosts"] = ["host.docker.internal:host-gateway"]
+    if settings.cpus is not None:
+        # An engine refuses more than it has.
+        host["NanoCpus"] = int(min(settings.cpus, os.cpu_count() or 1) * 1e9)
     if settings.memory is not None:
         # Without swap beside it, which would only make the end slower.
         host["Memory"] = host["MemorySwap"] = settings.memory

@@ -29,7 +29,8 @@ class ContainerSettings:
     ``path``: what comes first on its ``PATH``. ``memory``: bytes; None: no limit. ``shm_size``: bytes, where
     the experiment gives no size. ``api_version``: the engine's, when the agent started.
     ``processes``: how many processes and threads a container may have; ``open_files``: how many each
-    of them (None: the engine's own limit).
+    of them (None: the engine's own limit); ``cpus``: on how many processors all of them compute at
+    once (None: on those that are free).
     ``rights``: ``security.containers`` of the agent's settings.
     ``is_network_given``: whether ``network_mode`` comes before the cluster configuration's.
     """
@@ -41,6 +42,7 @@ class ContainerSettings:
     memory: int | None = None
     processes: int = PROCESSES
     open_files: int | None = None
+    cpus: float | None = None
     read_only: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     api_version: str | None = None

@@ -39,6 +39,38 @@ async def test_two_slots_with_one_id_are_refused(world: World) -> None:
     assert "2 slots have the id 0" in refused.text
 
 
+async def test_a_second_agent_of_one_name_is_refused_while_the_first_is_at_work(
+    world: World,
+) -> None:
+    await world.register()  # on the host h
+
+    async def second(host: str, session: uuid.UUID) -> tuple[int, str]:
+        body = {
+            "session": str(session),
+            "host": host,
+            "slots": [{"id": 0}],
+            "wire": version.VERSION,
+        }
+        answer = await world.agent.post("/internal/v1/agents/a1/register", json=body)
+        return answer.status_code, answer.text
+
+    status, said = await second("elsewhere", uuid.uuid4())
+    assert status == 409
+    assert "agent a1 is at work on host h already; end it there, or give this one" in said
+    await world.work()  # The first goes on.
+    # A process whose host has another name now is the same one.
+    assert (await second("renamed", uuid.UUID(world.session)))[0] == 200
+    # The predecessor of one on the same host has ended.
+    assert (await second("renamed", uuid.uuid4()))[0] == 200
+
+    # A host that is gone is waited for, but not for long; one whose connection broke, not at all.
+    for gone in ("last_heartbeat = now() - interval '11 s'", "away = 'hung_up'", "away = 'ended'"):
+        assert (await second("third", uuid.uuid4()))[0] == 409
+        await world.rows(f"UPDATE agents SET {gone}, host = 'before' RETURNING id")
+        assert (await second("third", uuid.uuid4()))[0] == 200
+        await world.rows("UPDATE agents SET host = 'before' RETURNING id")
+
+
 @pytest.mark.parametrize("wire", [None, version.VERSION - 1, version.VERSION])
 async def test_an_agent_one_release_behind_is_understood(world: World, wire: int | None) -> None:
     body = {"session": world.session, "slots": [{"id": 0}], "fragment": "of another release"}

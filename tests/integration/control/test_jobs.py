@@ -200,6 +200,13 @@ async def test_explanations_and_forecasts(world: World) -> None:
     (one,) = await explained(wide.experiment_id)
     assert "1 ahead of it in the queue" in one["reason"]
     assert one["forecast"] is None
+    shown = await jobs(world, reasons=True)
+    assert {job["entityId"]: job["reason"] for job in shown} == {
+        str(driver.experiment_id): None,
+        str(narrow.experiment_id): "wants 1 slot of resource pool 'default': 0 of 2 are free",
+        str(wide.experiment_id): one["reason"],
+    }
+    assert "reason" not in (await jobs(world))[0]
     ok(await world.act(narrow.experiment_id, "kill"))
     (one,) = await explained(wide.experiment_id)
     assert one["forecast"] == (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
+
 from tests.integration.control.test_launched import started
 from tests.integration.control.world import CONFIG, Trial, World, ok
 from tests.integration.quotas import put_quotas
@@ -65,12 +67,41 @@ async def test_packages_of_one_user_are_counted_on_all_agents(world: World) -> N
     answer = await world.user.post("/api/v1/experiments", json={"config": CONFIG})
     assert answer.status_code == 403
     assert (
-        "would have 101 bytes of packages on agents, installed by experiments that have not ended, and at "
-        "most 100 are allowed (quotas.package_bytes)"
+        "would have 101 bytes of packages on agents, installed by experiments and tasks that have not ended, "
+        "and at most 100 are allowed (quotas.package_bytes)"
     ) in answer.json()["message"]
     await world.rows(f"UPDATE experiments SET state = 'CANCELED' WHERE id = {second} RETURNING id")
     await world.submit()
     answer = await world.user.post("/api/v1/experiments/continue", json={"id": second})
     assert answer.status_code == 403 and "quotas.package_bytes" in answer.text
     await world.measured("a2", {})
+    await world.submit()
+
+
+async def test_packages_of_commands_count_while_they_run(world: World) -> None:
+    """Gains: as before, by commands, notebooks and shells, which refuse nothing to each other."""
+    await world.register()
+    await put_quotas(world.app, package_bytes=100)
+    process = await notebook(world)
+    name = process.spec["allocation_id"]
+    await world.measured("a1", {name: 101, "another's.1": 1000})
+    config = {"entrypoint": ["true"], "resources": {"slots": 0}}
+
+    async def launch() -> httpx.Response:
+        return await world.user.post("/api/v1/commands", json={"config": config})
+
+    for answer in (
+        await launch(),
+        await world.user.post("/api/v1/experiments", json={"config": CONFIG}),
+    ):
+        assert answer.status_code == 403
+        for words in (
+            "would have 101 bytes of packages",
+            "quotas.package_bytes",
+            "det task kill ID",
+        ):
+            assert words in answer.json()["message"]
+    # They are removed with its end, which the agent's next measurement will show.
+    ok(await process.exited())
+    ok(await launch())
     await world.submit()

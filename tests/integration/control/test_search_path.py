@@ -12,7 +12,7 @@ import pytest
 from determined_service.app import create_app
 from determined_service.base import hub
 from determined_service.base.settings import Settings
-from determined_service.state.keeping import QUIET_S
+from determined_service.state.run_records import QUIET_S
 from tests.integration.conftest import AGENT_TOKEN, serve
 from tests.integration.control.world import CONFIG, Driver, World, ok
 from tests.waiting import TIMEOUT_S, until_async

@@ -55,22 +55,25 @@ async def test_it_waits_with_the_clusters_words_and_holds_nobody_back(world: Wor
     (other,) = await launched(world)
     assert other["experiment_id"] == second.experiment_id
     (item,) = (await explain(world, first.experiment_id))["waiting"]
-    words = f"wants 1 slot of resource pool 'default'; there was no room for it: {WORDS}; it is tried again"
-    assert item["reason"].startswith(words)
+    words = "wants 1 slot of resource pool 'default'; its agent's cluster did not place it: "
+    assert item["reason"].startswith(f"{words}{WORDS}; it is tried again")
     world.app.state.queue._kept_until = 0.0
     path = f"/api/v1/job-queues/{first.experiment_id}/explanation"
     (job,) = ok(await world.user.get(path))["waiting"]
     assert job["reason"].startswith(words)
     assert job["forecast"] is None
     (leg,) = (await explain(world, first.experiment_id))["legs"]
-    assert (leg["state"], leg["reason"]) == ("STATE_UNPLACED", f"there was no room for it: {WHY}")
+    assert (leg["state"], leg["reason"]) == (
+        "STATE_UNPLACED",
+        f"its agent's cluster did not place it: {WHY}",
+    )
     assert (leg["agentId"], leg["slotIds"]) == ("k", [])
     said = await world.rows(
         "SELECT log, level FROM task_logs WHERE allocation_id = :id ORDER BY id",
         id=trial.allocation_id,
     )
     assert [(row["log"].decode().strip(), row["level"]) for row in said][-1] == (
-        f"there was no room for it: {WORDS}; it waits in the queue and is tried again in 10 s",
+        f"its agent's cluster did not place it: {WORDS}; it waits in the queue and is tried again in 10 s",
         "WARNING",
     )
     stuck = ok(await world.user.get("/api/v1/cluster/health-report"))["stuck"]

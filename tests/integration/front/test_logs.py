@@ -178,7 +178,7 @@ async def test_an_experiment_shows_the_trial_that_failed(
     page = await pages.open(f"{address}?trial={other.trial_id}")
     assert shown(page) == ["it goes on"]
     filtered = await pages.open(f"{address}?trial={other.trial_id}&text=nothing")
-    assert link(filtered, "Without filters") == address
+    assert link(filtered, "Without filters") == f"{address}?trial={other.trial_id}"
     elsewhere = await world.leg()
     wrong = await pages.open(f"{address}?trial={elsewhere.trial_id}")
     assert wrong.status == 404 and "belongs to experiment" in wrong.text

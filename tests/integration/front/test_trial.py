@@ -46,13 +46,15 @@ async def test_it_shows_what_it_reported(pages: Pages, world: World) -> None:
     assert SHOWN in page.text and "<script>alert" not in page.answer.text
     assert page.one("body")["data-live"] == f"trial:{leg.trial_id}"
     kept = await pages.open(
-        f"/trials/{leg.trial_id}?metric=training.loss&x=time&scale=log&smooth=0.5"
+        f"/trials/{leg.trial_id}?metric=training.loss&x=time&scale=log&smooth=0.5&low=1&high=3"
     )
     chosen = [
         one["value"] for one in kept.soup.select("#metric option[selected], #x option[selected]")
     ]
     assert chosen == ["training.loss", "time"]
     assert kept.one("#smooth")["value"] == "0.5"
+    figure = kept.one("figure.chart")
+    assert (figure["data-low"], figure["data-high"]) == ("1", "3")
 
 
 async def test_curves_by_what_counts(pages: Pages, world: World) -> None:
@@ -165,6 +167,18 @@ async def test_who_may_kills_it(pages: Pages, world: World) -> None:
     assert page.one("body")["data-live"] == "", "nothing of it changes any more"
 
 
+async def test_stacks_are_asked_for(pages: Pages, world: World) -> None:
+    leg = await world.leg()
+    page = await pages.open(f"/trials/{leg.trial_id}")
+    form = page.one('form[action$="/stacks"]')
+    fields = {str(one["name"]): str(one.get("value", "")) for one in form.select("input")}
+    page = await pages.post(f"/trials/{leg.trial_id}/stacks", fields)
+    assert page.status == 409 and "which opens no doors" in page.text
+    await _set(world, leg, state="CANCELED", end_time=sa.func.now())
+    page = await pages.open(f"/trials/{leg.trial_id}")
+    assert not page.has('form[action$="/stacks"]')
+
+
 async def _with_checkpoint(world: World, settings: Settings) -> tuple[Leg, str]:
     section = {"type": "shared_fs", "host_path": str(settings.data_dir / "checkpoints")}
     leg = await world.leg(config={"searcher": stored.SEARCHER, "checkpoint_storage": section})
@@ -186,12 +200,12 @@ async def test_checkpoints_give_their_files(pages: Pages, world: World, settings
         assert headers["content-type"] == "application/octet-stream"
     part = await pages.client.get(files["notes ü.txt"], headers={"Range": "bytes=1-2"})
     assert (part.status_code, part.content) == (206, b"el")
-    whole = await pages.client.get(f"/det/checkpoints/{name}/archive?form=zip")
+    whole = await pages.client.get(f"/det/checkpoints/{name}/download?form=zip")
     with zipfile.ZipFile(io.BytesIO(whole.content)) as archive:
         assert archive.read("notes ü.txt") == b"hello"
     missing = await pages.open(f"/checkpoints/{name}/files/none")
     assert (missing.status, missing.one("h1").get_text()) == (404, "There is nothing here")
-    unknown = await pages.open(f"/checkpoints/{uuid.uuid4()}/archive")
+    unknown = await pages.open(f"/checkpoints/{uuid.uuid4()}/download")
     assert unknown.status == 404 and "does not exist" in unknown.text
 
 
@@ -242,7 +256,7 @@ async def test_a_limited_visitor_sees_nothing_of_others(
         f"/tasks/{leg.task_id}/logs",
         f"/tasks/{leg.task_id}/logs/download",
         f"/tasks/{leg.task_id}/logs/lines/1",
-        f"/checkpoints/{name}/archive",
+        f"/checkpoints/{name}/download",
         f"/checkpoints/{name}/files/page.html",
         f"/curves/trials/{leg.trial_id}/profiler?group=gpu&leaf=gpu_util",
     ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
 from determined.experimental import Determined
+from tests.integration.service_api.pipeline_requests import Pipelines
 from tests.integration.service_api.world import World
 
 
@@ -28,3 +30,9 @@ def own(service_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> De
     monkeypatch.setenv("DET_USER", "determined")
     monkeypatch.setenv("DET_PASS", "")
     return Determined(service_url, "determined", "")
+
+
+@pytest.fixture
+def pipes(world: World, user: httpx.AsyncClient, agent: httpx.AsyncClient) -> Pipelines:
+    """See :class:`Pipelines`."""
+    return Pipelines(world, user, agent)

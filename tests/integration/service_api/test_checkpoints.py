@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from determined_registry.database.tables import trials
-from determined_service.deleting.garbage import Policy, outside_policy
+from determined_service.deleting.garbage import KeepPolicy, outside_policy
 from tests.integration.service_api.world import Leg, World, report
 
 SEARCHER = {"name": "single", "metric": "loss", "smaller_is_better": True}
@@ -52,6 +52,31 @@ async def test_a_checkpoint_has_the_metrics_reported_with_it(world: World) -> No
     assert training["trainingMetrics"] == {"avgMetrics": {"loss": 0.7}}
     reports = (await leg.client.get(f"/api/v1/checkpoints/{name}/metrics")).json()["metrics"]
     assert {one["group"] for one in reports} == {"training", "validation"}
+
+
+async def test_a_list_shows_some_files_of_each(world: World) -> None:
+    leg = await world.leg()
+    await store(leg, 10)
+    await store(leg, 20, resources={"only/": 0}, checksums={})
+    for path in (f"trials/{leg.trial_id}", f"experiments/{leg.experiment_id}"):
+        answer = await leg.client.get(
+            f"/api/v1/{path}/checkpoints",
+            params={
+                "mostFiles": 1,
+                "sortByAttr": "SORT_BY_BATCH_NUMBER",
+                "orderBy": "ORDER_BY_ASC",
+            },
+        )
+        first, second = answer.json()["checkpoints"]
+        assert (first["resources"], first["checksums"]) == ({"model.pt": "1000"}, None)
+        assert (first["fileCount"], first["size"]) == (2, "1024")
+        assert (second["resources"], second["fileCount"], second["size"]) == ({}, 0, "0")
+    every = await leg.client.get(f"/api/v1/trials/{leg.trial_id}/checkpoints")
+    assert "fileCount" not in every.json()["checkpoints"][0]
+    refused = await leg.client.get(
+        f"/api/v1/trials/{leg.trial_id}/checkpoints", params={"mostFiles": -1}
+    )
+    assert refused.status_code == 400
 
 
 async def test_sizes_beyond_64_bits_are_refused(world: World) -> None:
@@ -183,7 +208,7 @@ async def test_the_best_of_equals_is_the_one_that_is_kept(
         # After a restart the same step may be stored again.
         names += [await store(leg, steps), await store(leg, steps)]
     async with world.db.tx() as conn:
-        choice = await outside_policy(conn, leg.experiment_id, Policy(save_trial_latest=0))
+        choice = await outside_policy(conn, leg.experiment_id, KeepPolicy(save_trial_latest=0))
     # (The trial would start from the last one.)
     (kept,) = set(names[:-1]) - set(map(str, choice.doomed))
     best_first = "ORDER_BY_ASC" if smaller_is_better else "ORDER_BY_DESC"

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from determined_registry.database.tables import experiments, kept_runs
 from determined_service.prefect.gateway import NotDeployed
 from determined_service.prefect.keeper import Keeper
-from determined_service.state import keeping
+from determined_service.state import run_records
 from determined_service.state.change import changing
 from tests.integration.service_api.flow_runs import FakeRuns, keep
 from tests.integration.service_api.world import World
@@ -93,7 +93,7 @@ async def test_a_leader_does_not_write_outdated_rows(
     await asyncio.wait_for(runs.asked.wait(), TIMEOUT_S)
     async with changing(world.db) as change:
         await change.conn.execute(sa.update(experiments).values(state="ACTIVE", end_time=None))
-        await keeping.wake(change, keeping.EXPERIMENT, number)
+        await run_records.wake(change, run_records.EXPERIMENT, number)
     runs.let.set()
     await settling
     (row,) = await kept(world)

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from determined_service.base.db import Database
 from tests.fuzz.guests import AGENT_TOKEN, Service, service_on
-from tests.integration.service_api.test_pipelines import Pipelines, ok, step
+from tests.integration.service_api.pipeline_requests import Pipelines, ok, step
 from tests.integration.service_api.test_retraining import RETRAINING, Retraining
 from tests.integration.service_api.world import World
 from tests.waiting import until

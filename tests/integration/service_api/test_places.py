@@ -155,6 +155,9 @@ async def test_tasks_models_and_pipelines_have_a_workspace(
     assert (first["workspaceId"], there["command"]["workspaceId"]) == (1, one["id"])
     listed = ok(await user.get("/api/v1/commands", params={"workspaceId": one["id"]}))
     assert [each["id"] for each in listed["commands"]] == [there["command"]["id"]]
+    within = ok(await user.post("/api/v1/commands", json=launch | {"projectId": cats["id"]}))
+    (row,) = await world.rows(sa.select(tasks).where(tasks.c.id == within["command"]["id"]))
+    assert (row.workspace_id, row.project_id) == (one["id"], cats["id"])
     generic = {"config": "entrypoint: ['true']", "projectId": cats["id"]}
     task_id = ok(await user.post("/api/v1/generic-tasks", json=generic))["taskId"]
     (row,) = await world.rows(sa.select(tasks).where(tasks.c.id == task_id))

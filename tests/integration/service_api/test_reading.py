@@ -459,7 +459,6 @@ async def test_openapi_and_unknown_addresses(anonymous: httpx.AsyncClient) -> No
 @pytest.mark.parametrize(
     ("method", "path", "instead"),
     [
-        ("PUT", "/api/v1/master/cluster_message", "tell them in another way"),
         ("GET", "/oauth2/clients", "OAuth is not supported"),
         ("DELETE", "/oauth2/clients/x", "OAuth is not supported"),
         ("POST", "/api/v1/webhooks", "its automations"),

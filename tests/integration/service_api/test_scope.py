@@ -14,7 +14,7 @@ import re
 import tarfile
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 from sqlalchemy.dialects.postgresql import insert
 
+from determined.common.cluster_config import ClusterConfig
 from determined_registry.database.tables import (
     agents,
     allocations,
@@ -454,6 +455,61 @@ async def test_nothing_of_the_others_is_in_any_answer(two: tuple[Mine, Mine]) ->
                     seen.add((method, path))
     # The words are where they are looked for.
     assert len(seen) > 40, sorted(seen)
+
+
+async def test_a_token_of_one_workspace_shows_nothing_else(
+    service_app: FastAPI, world: World, two: tuple[Mine, Mine]
+) -> None:
+    """Its user sees both workspaces, and makes a token of one."""
+    alpha, beta = two
+    name = f"user-{alpha.word[::-1]}"
+    await give(service_app, name, "TokenCreator")
+    await give(service_app, name, "Viewer", beta.workspace_id)
+    other = f"/api/v1/experiments/{beta.experiment_id}"
+
+    async def sees_both() -> bool:
+        return (await alpha.client.get(other)).status_code == 200
+
+    await until_async("it sees both", sees_both)
+    body = {"userId": alpha.user_id, "readOnly": True, "workspaceId": alpha.workspace_id}
+    for wrong, status, said in (
+        ({"readOnly": False}, 400, "a token of one workspace is for reading alone"),
+        ({"workspaceId": 99999}, 404, "workspace 99999 does not exist"),
+    ):
+        answer = await alpha.client.post("/api/v1/tokens", json=body | wrong)
+        assert (answer.status_code, said in answer.text) == (status, True), answer.text
+    made = (await alpha.client.post("/api/v1/tokens", json=body)).raise_for_status().json()
+    limited = replace(alpha, client=world.client(made["token"]))
+    seen = set()
+    for method, path in reads():
+        for named in (alpha, beta):
+            values = {**SHARED, **named.path, "task_id": _task_in(path, named)}
+            answer = await _ask(limited, method, path, values, named.word)
+            assert answer.status_code < 500, (method, path, answer.text)
+            text = answer.text
+            if named is beta:
+                for value in (*values.values(), beta.word):
+                    if len(str(value)) >= 8:
+                        text = text.replace(str(value), "") if answer.is_error else text
+            found = [mark for mark in beta.marks if mark in text]
+            assert not found, (method, path, named is beta, answer.text[:2000])
+            if named is alpha and alpha.word in answer.text:
+                seen.add((method, path))
+    assert len(seen) > 40, sorted(seen)
+    (token,) = (await limited.client.get("/api/v1/tokens")).json()["tokenInfo"]
+    assert (token["id"], token["workspaceName"]) == (made["tokenId"], alpha.word)
+    launch = {"config": {"entrypoint": ["true"]}, "workspaceId": alpha.workspace_id}
+    answer = await limited.client.post("/api/v1/commands", json=launch)
+    assert (answer.status_code, "good for reading alone" in answer.text) == (403, True)
+    # Without roles nothing would keep it there.
+    await put_mode(service_app, ClusterConfig())
+
+    async def is_refused() -> bool:
+        return (await limited.client.get("/api/v1/me")).status_code == 401
+
+    await until_async("it is worth nothing", is_refused)
+    answer = await alpha.client.post("/api/v1/tokens", json=body)
+    assert (answer.status_code, "this cluster has no roles" in answer.text) == (400, True)
 
 
 async def test_the_others_things_are_missing_in_the_words_of_what_does_not_exist(

@@ -30,7 +30,7 @@ from determined_service.base.errors import Conflict
 from determined_service.deleting import deletions, notebook_files
 from determined_service.lifecycle import doors as entering
 from determined_service.lifecycle import unmanaged
-from determined_service.lifecycle.exits import Exit, ExitKind
+from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.legs import end_leg
 from determined_service.pipelines import rows as pipelining
 from determined_service.state.change import Change, changing
@@ -82,7 +82,7 @@ async def test_a_door_does_not_outlive_its_allocation(world: World, opened_first
         await entering.set_state(change, leg.allocation_id, state)
 
     async def ends(change: Change) -> None:
-        await end_leg(change, leg.allocation_id, Exit(ExitKind.EXITED, exit_code=0))
+        await end_leg(change, leg.allocation_id, LegExit(ExitKind.EXITED, exit_code=0))
 
     async def open_late() -> None:
         with pytest.raises(Conflict):
@@ -106,7 +106,7 @@ async def test_no_door_is_requested_of_an_ending_task(world: World) -> None:
         await conn.execute(sa.insert(agents).values(id="agent-1", **alive, **pool))
 
     async def ends(change: Change) -> None:
-        await end_leg(change, leg.allocation_id, Exit(ExitKind.EXITED, exit_code=0))
+        await end_leg(change, leg.allocation_id, LegExit(ExitKind.EXITED, exit_code=0))
 
     async def ask() -> None:
         with pytest.raises(Conflict, match="does not run now"):

@@ -260,8 +260,9 @@ def test_the_sdk(own: Determined) -> None:
     sources = {one.path: one.source for one in own.get_template("a b").explain(CONFIG)}
     assert sources["max_restarts"] == "template a b"
     assert sources["labels"] == "template a b"
-    assert sources["searcher.name"] == "the file"
-    assert sources["debug"] == "the cluster, or a default"
+    assert sources["searcher.name"] == "the configuration"
+    assert sources["debug"] == "default"
+    assert sources["checkpoint_storage.type"] == "the cluster configuration"
     experiment = own.create_experiment(CONFIG, template="a b", paused=True)
     assert experiment.get_config()["max_restarts"] == 3
     made.delete()
@@ -283,7 +284,7 @@ def test_the_commands(own: Determined, tmp_path: Path) -> None:
     assert "max_restarts: 4" in det("tpl", "list", "-d").stdout
     shown = det("tpl", "apply", "--dry-run", "t", str(config), "--csv").stdout
     assert "max_restarts,4,template t" in shown
-    assert "the file and template t" in shown
+    assert "the configuration and template t" in shown
     file.write_text("max_restrats: 4\n")
     wrong = det("tpl", "set-value", "config", "t", str(file))
     assert wrong.exit_code == 1

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from determined_registry.database.tables import trials
 from determined_service.base.db import Database
 from determined_service.lifecycle import unmanaged
-from determined_service.plots.model import Outcome
+from determined_service.plots.model import PlottedOutcome
 from determined_service.plots.queries import read_search
 from tests.integration.conftest import client_of
 
@@ -108,7 +108,10 @@ async def test_a_trial_whose_script_runs_is_plotted_as_running(
         await start(user, each["id"])
     await say(user, other["id"], "CANCELED")
     found = read_search(database_url, made["id"])
-    assert [each.outcome for each in found.trials] == [Outcome.RUNNING, Outcome.CANCELED]
+    assert [each.outcome for each in found.trials] == [
+        PlottedOutcome.RUNNING,
+        PlottedOutcome.CANCELED,
+    ]
 
 
 async def test_the_life_of_a_trial(user: httpx.AsyncClient) -> None:

@@ -23,6 +23,7 @@ from determined_registry.database.tables import (
     agents,
     allocations,
     checkpoints,
+    cluster,
     config_policies,
     deletions,
     experiments,
@@ -75,7 +76,7 @@ TABLES += [model_alias_history, trial_sources, retrainings, retraining_runs, liv
 TABLES += [tasks]
 TABLES += [groups, group_members, role_assignments]
 TABLES += [pipelines, pipeline_steps, pipeline_experiments, templates]
-TABLES += [workspaces, projects, workspace_pins, pool_bindings, config_policies]
+TABLES += [cluster, workspaces, projects, workspace_pins, pool_bindings, config_policies]
 PASSED_OVER = (401, 403, 404, 500)
 
 
@@ -147,6 +148,10 @@ def chosen(mine: Mine) -> Any:
     return {"experimentIds": [mine.leg.experiment_id]}
 
 
+def chosen_run(mine: Mine) -> Any:
+    return {"runIds": [mine.leg.trial_id]}
+
+
 def upstream_report(mine: Mine) -> Any:
     return {
         "trialId": mine.leg.trial_id,
@@ -190,6 +195,7 @@ BINDINGS = f"{API}/resource-pools/{{pool_name}}/workspace-bindings"
 POLICIES = f"{API}/config-policies"
 OF_WORKSPACE = f"{POLICIES}/workspaces/{{workspace_id}}/{{workload_type}}"
 TEMPLATE = f"{API}/templates/{{template_name}}"
+RUN_VERBS = ("pause", "resume", "kill", "archive", "unarchive", "delete")
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 POLICY = {"configPolicies": "constraints: {priority_limit: 1}"}
@@ -292,11 +298,17 @@ REQUESTS: dict[Address, Asked] = {
     ("POST", f"{PROJECT}/experiments/move"): Asked(
         lambda mine: chosen(mine) | {"destinationProjectId": 1}
     ),
+    **{("POST", f"{API}/runs/{verb}"): Asked(chosen_run) for verb in RUN_VERBS},
+    ("POST", f"{API}/runs/move"): Asked(
+        lambda mine: chosen_run(mine) | {"destinationProjectId": 1}
+    ),
     **{(verb, BINDINGS): just({"workspaceIds": [1]}) for verb in ("POST", "PUT", "DELETE")},
     ("PUT", OF_WORKSPACE): just(POLICY),
     ("DELETE", OF_WORKSPACE): Asked(),
     ("PUT", f"{POLICIES}/global/{{workload_type}}"): just(POLICY),
     ("DELETE", f"{POLICIES}/global/{{workload_type}}"): Asked(),
+    ("PUT", f"{API}/master/cluster_message"): just({"message": "x"}),
+    ("DELETE", f"{API}/master/cluster_message"): Asked(),
     ("PUT", TEMPLATE): just({"config": {"max_restarts": 1}}),
     ("PATCH", TEMPLATE): just({"max_restarts": 2}),
     ("DELETE", TEMPLATE): Asked(),
@@ -401,7 +413,9 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/mlflow/experiments"),
         ("PUT", f"{API}/experiments/by-external-id/{{external_id}}"),
         ("POST", f"{API}/auth/logout"),
+        ("POST", f"{API}/pages/tickets"),
         ("POST", f"{API}/tokens"),
+        ("POST", f"{API}/users/activity"),
         ("POST", f"{API}/users/setting"),
         ("POST", f"{API}/users/setting/reset"),
     } == FOR_EVERYBODY

@@ -154,6 +154,10 @@ async def test_projects_have_keys_and_notes(
     one = await made(user)
     cats = await project(user, one["id"], "cats & dogs")
     assert (cats["key"], cats["workspaceName"], cats["numExperiments"]) == ("CAT", "vision", 0)
+    path = f"{API}/{one['id']}/projects"
+    brief = ok(await user.get(path, params={"brief": True}))["projects"]
+    assert [each["name"] for each in brief] == ["cats & dogs"]
+    assert "numExperiments" not in brief[0]
     dogs = await project(other, one["id"], "cat food", description="d")
     assert dogs["key"].startswith("CA") and len(dogs["key"]) == 5
     body = {"name": "x", "key": "CAT"}

@@ -99,6 +99,11 @@ class PodFolder:
 
     def _env(self, container: Object) -> dict[str, str]:
         env = {"PATH": PATH, "HOME": "/root", "HOSTNAME": self._pod["metadata"]["name"]}
+        for source in container.get("envFrom") or ():
+            plural, name = "secrets", (source.get("secretRef") or {}).get("name")
+            if name is None:
+                plural, name = "configmaps", source["configMapRef"]["name"]
+            env |= {key: text.decode() for key, text in self._files(plural, name).items()}
         for variable in container.get("env") or ():
             value = variable.get("value", "")
             if "valueFrom" in variable:
@@ -112,10 +117,13 @@ class PodFolder:
         plural, key = "secrets", source.get("secretKeyRef")
         if key is None:
             plural, key = "configmaps", source["configMapKeyRef"]
-        found = self._store.find(plural, self._namespace, key["name"])
+        return self._files(plural, key["name"])[key["key"]].decode()
+
+    def _files(self, plural: str, name: str) -> dict[str, bytes]:
+        found = self._store.find(plural, self._namespace, name)
         if found is None:
-            raise NotReady("CreateContainerConfigError", f'{plural[:-1]} "{key["name"]}" not found')
-        return files_of(plural, found)[key["key"]].decode()
+            raise NotReady("CreateContainerConfigError", f'{plural[:-1]} "{name}" not found')
+        return files_of(plural, found)
 
 
 def _contents(volume: Object) -> Iterator[tuple[str, Object, int]]:

@@ -403,8 +403,9 @@ async def test_fault_in_a_loop_ends_the_agent(config: AgentConfig, control: Fake
         await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
 
 
+@pytest.mark.parametrize("status", [400, 409])
 async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
-    config: AgentConfig, control: FakeControl, tmp_path: Path
+    config: AgentConfig, control: FakeControl, tmp_path: Path, status: int
 ) -> None:
     go = tmp_path / "go"
     script = (
@@ -419,7 +420,7 @@ async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
         first.kill()
         first.wait()
     words = "agent agent-1 runs release 0.1.0, too old for this service"
-    control.answers["register"] = lambda body: (400, {"error": {"error": words}})
+    control.answers["register"] = lambda body: (status, {"error": {"error": words}})
     with pytest.raises(AgentRefused, match=words):
         await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
     assert control.exits == {}

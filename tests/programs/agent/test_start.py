@@ -12,7 +12,7 @@ import pytest
 from determined_deployments.agent import start
 from determined_deployments.agent.config import AgentConfig, DefaultTask
 from determined_deployments.agent.launchers.docker import settings as docker_settings
-from determined_deployments.agent.start import StartError, Wishes, become, configure
+from determined_deployments.agent.start import AgentOptions, StartError, become, configure
 from determined_deployments.local import state
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.state import ClusterState
@@ -36,7 +36,7 @@ def cluster() -> ClusterState:
 def test_an_agent_of_the_local_cluster_has_its_addresses_and_secrets(
     cluster: ClusterState, tmp_path: Path
 ) -> None:
-    wishes = Wishes(
+    wishes = AgentOptions(
         pool="p",
         name="n",
         kind="docker",
@@ -63,12 +63,14 @@ def test_an_agent_on_kubernetes_has_its_section_and_no_slots_of_this_machine(
     section = tmp_path / "kubernetes.yaml"
     section.write_text("namespace: ml\nnode_selector: {pool: gpu}\n")
     inside = {"master_url": "http://determined.ml:8080"}
-    wishes = Wishes(name="k", kind="kubernetes", gpus="all", container=inside, kubernetes=section)
+    wishes = AgentOptions(
+        name="k", kind="kubernetes", gpus="all", container=inside, kubernetes=section
+    )
     made = configure(wishes)
     assert (made.launcher, made.slot_type, made.slots) == ("kubernetes", "cuda", None)
     assert (made.kubernetes.namespace, made.kubernetes.max_slots) == ("ml", None)
     assert made.kubernetes.node_selector == {"pool": "gpu"}
-    counted = configure(Wishes(name="k", kind="kubernetes", slots=6, container=inside))
+    counted = configure(AgentOptions(name="k", kind="kubernetes", slots=6, container=inside))
     assert (counted.slot_type, counted.kubernetes.max_slots) == ("cpu", 6)
 
 
@@ -79,7 +81,7 @@ def test_the_settings_file_of_an_agent_is_read_as_it_was_written(
     monkeypatch.setattr(os, "execve", lambda path, argv, env: ran.append([path]))
     for kind in ("process", "kubernetes"):
         container = {"master_url": "http://x:1"} if kind == "kubernetes" else {}
-        made = configure(Wishes(name=kind, kind=kind, slots=2, container=container))
+        made = configure(AgentOptions(name=kind, kind=kind, slots=2, container=container))
         start.become(made)
         written = (tmp_path / "agents" / kind / "agent.json").read_text()
         assert AgentConfig.model_validate_json(written) == made
@@ -88,11 +90,11 @@ def test_the_settings_file_of_an_agent_is_read_as_it_was_written(
 
 def test_an_agent_needs_the_token_of_its_service(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StartError, match="no cluster"):
-        configure(Wishes())
+        configure(AgentOptions())
     with pytest.raises(StartError, match="set DET_AGENT_TOKEN to the service's agent_token"):
-        configure(Wishes(master="http://m:1"))
+        configure(AgentOptions(master="http://m:1"))
     monkeypatch.setenv("DET_AGENT_TOKEN", "t")
-    assert configure(Wishes(master="http://m:1")).master_url == "http://m:1"
+    assert configure(AgentOptions(master="http://m:1")).master_url == "http://m:1"
 
 
 @pytest.mark.parametrize(
@@ -121,11 +123,11 @@ def test_an_agent_needs_the_token_of_its_service(monkeypatch: pytest.MonkeyPatch
 )
 def test_refusals(cluster: ClusterState, wishes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        configure(Wishes(**wishes))
+        configure(AgentOptions(**wishes))
 
 
 def of_tasks(**wishes: Any) -> dict[str, Any] | None:
-    found = configure(Wishes(name="n", slots=1, **wishes)).security_of_tasks()["default_task"]
+    found = configure(AgentOptions(name="n", slots=1, **wishes)).security_of_tasks()["default_task"]
     assert found is None or isinstance(found, dict)
     return found
 
@@ -170,14 +172,14 @@ def test_the_way_to_its_tasks_is_opened_for_the_account(
         monkeypatch.setattr(os, "execve", lambda program, argv, env: None)
         folder = tmp_path / "agents"
         folder.mkdir(mode=0o700)
-        become(configure(Wishes(name="n", slots=1, task_user=one.pw_name)))
+        become(configure(AgentOptions(name="n", slots=1, task_user=one.pw_name)))
         assert folder.stat().st_mode & 0o777 == 0o701
 
 
 def test_one_agent_has_a_name(cluster: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[dict[str, str]] = []
     monkeypatch.setattr(os, "execve", lambda program, argv, env: called.append(env))
-    config = configure(Wishes(name="n", slots=1))
+    config = configure(AgentOptions(name="n", slots=1))
     monkeypatch.setenv("DET_AGENT_TOKEN", cluster.agent_token)
     become(config)
     # Processes that the agent starts inherit its environment, and must not have the token.

@@ -26,9 +26,9 @@ if order.pop("fork"):
 from pathlib import Path
 from determined.common.wire.legs import LegSpec
 from determined_tasks.leg import run_leg
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 place = {**order["place"], "work_dir": Path(order["place"]["work_dir"])}
-run_leg(LegSpec.from_json(order["spec"]), work_dir=place["work_dir"], place=Place(**place))
+run_leg(LegSpec.from_json(order["spec"]), work_dir=place["work_dir"], place=AgentSide(**place))
 """
 
 

@@ -99,7 +99,7 @@ def test_the_record_comes_before_the_directory(
         real(path, *args, **given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    place = leg.Place(work_dir=tmp_path, master=service.url, token="t", agent_id="a1")
+    place = leg.AgentSide(work_dir=tmp_path, master=service.url, token="t", agent_id="a1")
     result = leg.run_leg(LegSpec.from_json(spec()), work_dir=tmp_path, place=place)
     assert result.kind == "infrastructure"
     (record,) = seen

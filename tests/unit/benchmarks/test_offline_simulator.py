@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.search.offline.cells import Cell, CellRunner
 from benchmarks.search.offline.ours import SEARCHERS, make_search
-from benchmarks.search.offline.simulator import Decision, Exit, Job, Run, simulate
+from benchmarks.search.offline.simulator import Decision, EndReason, Job, Run, simulate
 from benchmarks.search.offline.space import Config, Param
 from benchmarks.search.offline.tasks import MAX_EPOCHS, Outcome, Outcomes, Task
 
@@ -52,7 +52,7 @@ class Recorder:
         self.told.append((trial, epoch))
         return Decision.STOP if epoch == self.epochs else Decision.CONTINUE
 
-    def exited(self, trial: int, reason: Exit) -> None:
+    def exited(self, trial: int, reason: EndReason) -> None:
         self.told.append((trial, reason))
 
 
@@ -91,10 +91,10 @@ def test_the_first_full_training_is_noted() -> None:
 def test_crashed_and_invalid_trials_free_their_worker() -> None:
     tool = Recorder(limit=2, epochs=1)
     run(Script([1.0, 1.0], fails_at=1), tool, workers=1, horizon=10)
-    assert tool.told == [(0, Exit.CRASHED), (1, 1)]
+    assert tool.told == [(0, EndReason.CRASHED), (1, 1)]
     tool = Recorder(limit=2, epochs=1)
     result = run(Script([1.0, 1.0], invalid=True), tool, workers=1, horizon=10)
-    assert tool.told == [(0, Exit.INVALID), (1, 1)]
+    assert tool.told == [(0, EndReason.INVALID), (1, 1)]
     assert result.busy == pytest.approx(1.1)
 
 
@@ -111,7 +111,7 @@ class Alternator:
     def report(self, trial: int, epoch: int, loss: float) -> Decision:
         return Decision.PAUSE
 
-    def exited(self, trial: int, reason: Exit) -> None:
+    def exited(self, trial: int, reason: EndReason) -> None:
         raise AssertionError
 
 
@@ -154,7 +154,7 @@ def test_promotion_trains_no_epoch_twice() -> None:
             self.epochs[trial] = epoch
             return self.tool.report(trial, epoch, loss)
 
-        def exited(self, trial: int, reason: Exit) -> None:
+        def exited(self, trial: int, reason: EndReason) -> None:
             self.tool.exited(trial, reason)
 
     from benchmarks.search.offline.tasks import make_task

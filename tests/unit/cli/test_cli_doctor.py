@@ -188,7 +188,7 @@ def test_nothing_ails_it() -> None:
             ],
             "allocation 7.x.2",
             "WARNING",
-            "resource pool gpus had no room for it 2 times in a row: 0/3 nodes are available",
+            "resource pool gpus did not place it 2 times in a row: 0/3 nodes are available",
         ),
         (
             ["stuck", "notDeleted"],

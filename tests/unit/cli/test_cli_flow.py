@@ -72,6 +72,7 @@ def test_a_search_is_followed_to_its_end(
     assert result.stderr.splitlines() == [
         "submitted experiment 1 (digits)",
         "get the best checkpoint: det checkpoint download u-2",
+        "look at it: det open 1, or http://fake:8080/det/experiments/1",
     ]
 
 

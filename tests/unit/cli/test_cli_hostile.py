@@ -112,6 +112,7 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     service.passwords |= {LONG: "x", EVIL: "x"}
     service.pools = [{"name": EVIL, "description": LONG, "schedulerType": EVIL}]
     service.cluster_config = {"config": {"resource_pools": [{EVIL: LONG}]}, "refusal": EVIL}
+    service.message = {"message": LONG, "startTime": None, "endTime": None}
     service.jobs = [poisoned(job(1))]
     service.waiting = [
         {"trialId": 4, "since": None, "slotsWanted": 1, "reason": LONG, "forecast": LONG}
@@ -214,6 +215,9 @@ SHOWING = {
     "job update-batch": [f"{EVIL}.resource-pool={EVIL}"],
     "job explain": ["1"],
     "master config show": [],
+    "master cluster-message clear": [],
+    "master cluster-message get": [],
+    "master cluster-message set": ["-m", EVIL],
     "master info": [],
     "model create": [EVIL, "--description", EVIL],
     "model list": [],

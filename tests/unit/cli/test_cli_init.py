@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from determined.cli.init import TEMPLATES, examples
-from determined.common import installation
+from determined.common import examples, installation
+from determined.common.examples import EXAMPLES
 from tests.unit.cli.conftest import Det
 
 ROOT = Path(__file__).parents[3]
@@ -27,20 +27,20 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_a_template_they_are_listed(det: Det, there: Path) -> None:
     result = det("init")
     assert result.exit_code == 0
-    assert [line.split()[0] for line in result.stdout.splitlines()] == ["Template", *TEMPLATES]
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["Template", *EXAMPLES]
     assert result.stderr.splitlines()[-1] == "next: det init TEMPLATE [FOLDER]"
-    assert [one["name"] for one in json.loads(det("init", "--json").stdout)] == list(TEMPLATES)
+    assert [one["name"] for one in json.loads(det("init", "--json").stdout)] == list(EXAMPLES)
     assert list(there.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_a_template_is_an_example(det: Det, there: Path, name: str) -> None:
-    template = TEMPLATES[name]
+    template = EXAMPLES[name]
     result = det("init", name)
     assert result.exit_code == 0, result.stderr
     written = {path.name: path.read_bytes() for path in (there / name).iterdir()}
     source = ROOT / "examples" / template.folder
-    assert examples() == ROOT / "examples"
+    assert examples.folder() == ROOT / "examples"
     assert written == {file: (source / file).read_bytes() for file in template.files}
     assert result.stderr.splitlines()[-1] == f"next: det flow run {name}/{template.config} {name}"
     for file in (there / name).glob("*.yaml"):
@@ -85,7 +85,7 @@ def test_the_page_of_examples_has_every_folder_and_template() -> None:
     named = set(re.findall(r"\[(\w+)\]\(\w", page))
     tracked = {path.parent.name for path in (ROOT / "examples").glob("*/*.*")}
     assert tracked <= named
-    for name, template in TEMPLATES.items():
+    for name, template in EXAMPLES.items():
         (row,) = (one for one in page.splitlines() if one.startswith(f"| [{template.folder}]"))
         assert f"| `{name}` |" in row
         assert f" examples/{template.folder}/" in row

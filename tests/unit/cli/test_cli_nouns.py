@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 
 from determined import storage
 from determined.__version__ import __version__
+from determined.cli import printing
 from determined.common.api.authentication import salt_and_hash
 from determined.common.api.token_store import TokenStore
 from tests.unit.cli.conftest import Det
@@ -483,6 +485,54 @@ def test_master_logs(det: Det, service: FakeService) -> None:
     assert (service.params[-1]["offset"], service.params[-1]["follow"]) == ("-5", "false")
     assert json.loads(det("master", "logs", "-f", "--json").stdout)["id"] == 7
     assert (service.params[-1]["offset"], service.params[-1]["follow"]) == ("0", "true")
+
+
+def test_the_cluster_message(det: Det, service: FakeService) -> None:
+    said = det("master", "cluster-message", "set", "-m", "going\ndown", "-s", "T", "-d", "5d")
+    assert (said.exit_code, said.stderr) == (0, "set the message\n")
+    assert service.bodies[-1] == {"message": "going\ndown", "startTime": "T", "duration": "5d"}
+    both = det("master", "cluster-message", "set", "-m", "x", "-e", "T", "-d", "5d")
+    assert (both.exit_code, "--end or --duration" in both.stderr) == (2, True)
+    assert det("master", "cluster-message", "get").stderr == "0 messages\n"
+    begins, ends = "2026-11-28T04:00:00.000000Z", "2026-11-28T06:00:00.000000Z"
+    service.message = {"message": "going\ndown", "startTime": begins, "endTime": ends}
+    shown = det("master", "cluster-message", "get").stdout
+    assert "2026-11-28 06:00:00+0000" in shown
+    found = json.loads(det("master", "cluster-message", "get", "--json").stdout)
+    assert found == {"clusterMessage": service.message}
+    said = det("master", "cluster-message", "clear", "--clear")
+    assert (said.exit_code, said.stderr) == (0, "cleared the message\n")
+    assert service.calls[-1] == ("DELETE", "/api/v1/master/cluster_message")
+
+
+def test_the_cluster_message_is_said_at_a_terminal(
+    det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.message = {"message": "going\n\x1bdown", "endTime": "2026-11-28T06:00:00.000000Z"}
+    assert "going" not in det("e", "list").stderr
+    monkeypatch.setattr(printing, "is_terminal", lambda out: out is sys.stderr)
+    line = "message to all users (until 2026-11-28 06:00 UTC): going \\x1bdown\n"
+    said = det("e", "list", "--json")
+    assert said.stderr == line
+    assert "going" not in said.stdout
+    service.message = {}
+    assert "message" not in det("e", "list").stderr
+    # Whoever is asked for his master's version only, is not logged in and hears nothing.
+    assert det("version").stderr == ""
+
+
+def test_a_master_that_does_not_tell_its_message_delays_nothing(
+    det: Det, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printing, "is_terminal", lambda out: out is sys.stderr)
+
+    def refuse(request: httpx.Request) -> Any:
+        raise Refused(503, "not now")
+
+    service.routes.insert(0, ("GET", r"/api/v1/master", refuse))
+    said = det("e", "list", "--json")
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert service.called("GET", "/api/v1/master") == 1
 
 
 def test_version(det: Det, service: FakeService) -> None:

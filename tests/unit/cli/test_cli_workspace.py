@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
 from tests.unit.cli.conftest import Det
-from tests.unit.sdk.fake_service import FakeService
+from tests.unit.cli.test_cli_validate import GOOD
+from tests.unit.sdk.fake_service import FakeService, command
 
 
 def test_what_goes_is_shown_before_a_deletion(det: Det, service: FakeService) -> None:
@@ -41,3 +47,52 @@ def test_an_account_needs_all_four(det: Det) -> None:
     result = det("workspace", "create", "vision", "--agent-uid", "5")
     assert result.exit_code == 2
     assert "--agent-user, --agent-gid, --agent-group" in " ".join(result.stderr.split())
+
+
+def test_what_is_run_goes_into_the_project(det: Det, service: FakeService, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(GOOD)
+    pipeline = tmp_path / "pipeline.yaml"
+    searcher = {"name": "single", "metric": "loss", "max_length": {"batches": 1}}
+    step = {"name": "first", "experiment": {"entrypoint": "true", "searcher": searcher}}
+    pipeline.write_text(json.dumps({"name": "p", "steps": [step]}))
+    within = ("-w", "vision", "--project-name", "cats")
+    for words in (("flow", "run", config, "-d"), ("pipeline", "run", pipeline, "-d")):
+        result = det(*words, *within)
+        assert result.exit_code == 0, result.output
+        assert service.bodies[-1]["projectId"] == 4
+        half = det(*words, "-w", "vision")
+        assert "--workspace-name and --project-name together" in half.stderr
+        unknown = det(*words, "-w", "visoin", "--project-name", "cats")
+        assert "did you mean 'vision'?" in unknown.stderr
+    dry = det("flow", "run", config, "--dry-run", *within)
+    assert dry.exit_code == 0, dry.output
+    assert [body["projectId"] for body in service.bodies if body and body.get("validateOnly")] == [
+        4
+    ]
+
+
+def test_a_program_is_run_in_the_workspace(
+    det: Det, service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    service.commands = [command()]
+    run = ("run", "--here", "-d")
+    assert det(*run, "-w", "vision", "--", "true").exit_code == 0
+    assert service.bodies[-1]["workspaceId"] == 3
+    assert det(*run, "-w", "vision", "--project-name", "cats", "--", "true").exit_code == 0
+    body = service.bodies[-1]
+    assert (body["projectId"], body.get("workspaceId")) == (4, None)
+    half = det(*run, "--project-name", "cats", "--", "true")
+    assert half.exit_code == 1
+    assert "--workspace-name and --project-name together" in half.stderr
+
+
+def test_a_token_of_a_workspace_is_read_only(det: Det, service: FakeService) -> None:
+    service.new_access_token = {"token": "secret", "tokenId": 7}
+    made = det("token", "create", "-w", "vision")
+    assert made.exit_code == 0, made.output
+    body = service.bodies[-1]
+    assert (body["workspaceId"], body["readOnly"]) == (3, True)
+    assert det("token", "create").exit_code == 0
+    assert "workspaceId" not in service.bodies[-1]

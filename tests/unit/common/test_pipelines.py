@@ -59,7 +59,7 @@ WRONG = [
     (HEAD + "- {name: c, experiment: 3}", "or the path of one, found 3"),
     (HEAD + "- {name: c, experiment: bad.yaml}", "bad.yaml:6: searcher.name: found 'singl'"),
     (C + "neds: [a]", "p.yaml:7: steps[2].neds: unknown field; did you mean 'needs'?"),
-    (C + "needs: [A]", "steps[2].needs[0]: it needs 'A', which is no step; did you mean 'a'?"),
+    (C + "needs: [A]", "steps[2].needs[0]: it needs 'A', which is not a step; did you mean 'a'?"),
     (C + "needs: [c]", "it needs itself"),
     (C + "cached: 1", "steps[2].cached: expected true or false, found 1"),
     (C + "max_concurrent: 0", "steps[2].max_concurrent: expected a whole number from 1, found 0"),
@@ -134,7 +134,7 @@ WRONG = [
     (of_c("steps.a.best.hparams.lrr"), "has no hyperparameter 'lrr'; did you mean 'lr'?"),
     (of_c("steps.a.best.hparams.net.w"), "has no hyperparameter 'w'"),
     (of_c("item"), "this step has no for_each"),
-    (of_c("params.x"), "'x' is no parameter of this pipeline"),
+    (of_c("params.x"), "'x' is not a parameter of this pipeline"),
     ("params: {n: null}\n" + HEAD, "params.n: this parameter has no value"),
     (
         HEAD.replace(

@@ -39,6 +39,7 @@ def test_without_control_groups(
         "each leg has at most 99 processes and threads, 1024 MiB of memory, 65536"
     )
     assert "without control groups (there is no " in said
+    assert "processor time is not limited" in said
 
 
 def test_with_control_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -50,7 +51,10 @@ def test_with_control_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     finally:
         for home in leg_groups.MOUNT.rglob("determined-test"):
             home.rmdir()
-    limits = leg_limits.prepare(config(tmp_path))
+    limits = leg_limits.prepare(config(tmp_path, cpus=1.5))
+    if leg_groups.share_cpu(map(Path, limits.homes)):
+        words = "processor time is divided by slots, and a leg computes on 1.5 processors at most"
+        assert caplog.messages[0].endswith(words)
     assert limits.homes and "by control groups in " in caplog.messages[0]
     # Two legs of the previous agent; one goes on.
     left: dict[str, subprocess.Popen[bytes]] = {}

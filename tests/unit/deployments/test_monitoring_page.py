@@ -10,7 +10,7 @@ from determined_deployments.local import daemon
 from determined_service.base.settings import Settings
 from determined_service.loops import runtime
 from determined_service.public import health_report
-from determined_service.state.keeping import LOST_S
+from determined_service.state.run_records import LOST_S
 from tests.printed import ROOT
 
 PAGE = (ROOT / "docs/operate/monitoring.md").read_text()

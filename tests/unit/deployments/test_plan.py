@@ -45,7 +45,7 @@ def pretend_running(layout, name):
 
 def resolve(layout, notes=None, **wishes):
     with ports.Claims() as claims:
-        state = plan.resolve(layout, plan.Wishes(**wishes), claims, notes or Silent())
+        state = plan.resolve(layout, plan.ClusterOptions(**wishes), claims, notes or Silent())
     states.save(layout, state)
     return state
 
@@ -171,18 +171,18 @@ def test_port_lost_after_the_choice_is_replaced(layout):
     others = (state.master_port, state.postgres_port)
     before = state.prefect_port
     with ports.Claims() as claims:
-        plan.move(state, "prefect", plan.Wishes(), claims, notes)
+        plan.move(state, "prefect", plan.ClusterOptions(), claims, notes)
     assert state.prefect_port not in (before, *others)
     assert (state.master_port, state.postgres_port) == others
     assert f"port {before} was taken meanwhile by another program" in notes.lines[0]
     with ports.Claims() as claims:
-        plan.move(state, "postgres", plan.Wishes(), claims, notes)
+        plan.move(state, "postgres", plan.ClusterOptions(), claims, notes)
     assert state.postgres_port not in others
 
 
 def test_port_asked_for_and_lost_is_said(layout):
     state = resolve(layout)
-    wishes = plan.Wishes(master_port=state.master_port)
+    wishes = plan.ClusterOptions(master_port=state.master_port)
     with pytest.raises(ClusterError, match=f"--master-port {state.master_port}: the port is in"):
         plan.move(state, "service", wishes, ports.Claims(), Silent())
 
@@ -210,7 +210,7 @@ def test_running_components_keep_ports_and_slots(layout):
         prefect.bind(("127.0.0.1", 0))
         prefect.listen(1)
         port = prefect.getsockname()[1]
-        before = ClusterState(prefect_port=port, slots=[states.Slot(id=0, device="cpu")] * 1)
+        before = ClusterState(prefect_port=port, slots=[states.LocalSlot(id=0, device="cpu")] * 1)
         states.save(layout, before)
         pretend_running(layout, "prefect")
         pretend_running(layout, "agent")
@@ -288,7 +288,7 @@ def test_each_pool_has_an_agent_with_its_own_name_and_folders(layout):
     state = ClusterState(
         agent_id="me", pool="gpus", other_pools=["small", "ÅB c/d"], postgres_port=1
     )
-    state.slot_type, state.slots = "cuda", [states.Slot(id=0, device="GPU-1")]
+    state.slot_type, state.slots = "cuda", [states.LocalSlot(id=0, device="GPU-1")]
     made = {each.name: each for each in plan.build(layout, state)}
     first, small, odd = (made[name] for name in plan.names(state)[3:])
     assert (first.name, small.name) == ("agent", "agent-small")

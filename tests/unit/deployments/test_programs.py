@@ -39,7 +39,7 @@ def test_what_is_installed_while_the_agent_runs_is_told(monkeypatch: pytest.Monk
     now = 1000.0
     monkeypatch.setattr(programs.time, "monotonic", lambda: now)
     found = {"jupyterlab": "pip install x", "sshd": "apt install y"}
-    watch = programs.Watch(lambda: dict(found))
+    watch = programs.ProgramWatch(lambda: dict(found))
     watch.registered({**found, "mounts": "no"})
     assert watch.untold() is None
     now += programs.LOOK_SECONDS

@@ -52,3 +52,23 @@ async def test_sizes_are_told_until_the_service_has_them(
     kept.of_cluster("c")
     assert kept.untold_sizes() == more
     await kept.stop()
+
+
+async def test_what_a_command_installs_is_measured_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiments, "MEASURE_S", 0.0)
+    site = tmp_path / "allocations/c.1/packages/lib"
+    site.mkdir(parents=True)
+    (site / "module.so").write_bytes(b"x" * BLOCK * 10)
+    # A trial shares its experiment's packages; the leg of another machine is not here.
+    (tmp_path / "allocations/7.x.1/workdir").mkdir(parents=True)
+    kept = Experiments(tmp_path)
+    kept.of_cluster("c")
+
+    def sizes() -> dict[str, int] | None:
+        return kept.untold_sizes(["c.1", "7.x.1", "elsewhere.1"])
+
+    found = await until_async("sizes", sizes)
+    assert found.keys() == {"c.1"} and found["c.1"] >= 10 * BLOCK
+    await kept.stop()

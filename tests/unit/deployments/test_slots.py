@@ -69,7 +69,7 @@ def test_gpus_come_before_cores(monkeypatch):
 def test_cores_without_gpus(monkeypatch):
     monkeypatch.setattr(slots, "gpus", list)
     monkeypatch.setattr(slots.os, "sched_getaffinity", lambda pid: {0, 3, 5}, raising=False)
-    assert slots.detect() == ("cpu", [slots.Slot(id=i, device="cpu") for i in range(3)])
+    assert slots.detect() == ("cpu", [slots.LocalSlot(id=i, device="cpu") for i in range(3)])
     assert slots.detect(0) == ("cpu", [])
     with pytest.raises(ClusterError, match="no NVIDIA GPU"):
         slots.detect(gpu=True)

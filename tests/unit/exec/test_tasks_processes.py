@@ -15,7 +15,7 @@ import pytest
 
 from determined.exec import _jupyterlab, tensorboard
 from determined.exec.notebook import is_used
-from determined.exec.tensorboard import Follower, Room
+from determined.exec.tensorboard import FileFollower, Room
 from determined.storage import build
 from tests.processes import is_alive
 from tests.waiting import until
@@ -57,7 +57,7 @@ def test_a_tensorboard_follows_forgets_and_stays_within_its_room(
     (tmp_path / "copies").mkdir()
     manager, event = build(section), tmp_path / "event"
     room = Room(tmp_path / "copies", limit=10)
-    follower = Follower(tmp_path / "copies", room)
+    follower = FileFollower(tmp_path / "copies", room)
     source = {
         "name": "experiment 7",
         "path": "experiment/7",
@@ -81,8 +81,8 @@ def test_a_tensorboard_follows_forgets_and_stays_within_its_room(
 def test_tensorboards_server_ends_with_its_parent() -> None:
     """After any end: no process outlives a killed task."""
     script = (
-        "from determined.exec.tensorboard import Server\n"
-        "print(Server(['sleep', '600'])._process.pid, flush=True)\ninput()"
+        "from determined.exec.tensorboard import TensorBoardServer\n"
+        "print(TensorBoardServer(['sleep', '600'])._process.pid, flush=True)\ninput()"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, text=True) as parent:
         assert parent.stdout is not None

@@ -269,6 +269,8 @@ class FakeService:
         self.metrics: list[Any] = []
         self.agents: list[Any] = []
         self.cluster_config: dict[str, Any] = {"config": {}, "refusal": ""}
+        # What administrators tell all users.
+        self.message: dict[str, Any] = {}
         # Of accounting: the lines of CSV, and the entries in JSON.
         self.usage_csv = ""
         self.usage: list[Any] = []
@@ -317,6 +319,12 @@ class FakeService:
             ("GET", r"/api/v1/users/(.+)/by-username", self._user_by_name),
             ("PATCH", r"/api/v1/users/(\d+)", self._patch_user),
             ("GET", r"/api/v1/master/config", lambda r: self.cluster_config),
+            (
+                "GET",
+                r"/api/v1/master/cluster_message",
+                lambda r: {"clusterMessage": self.message or None},
+            ),
+            ("(?:PUT|DELETE)", r"/api/v1/master/cluster_message", lambda r: {}),
             ("GET", r"/api/v1/master/logs", lambda r: self._stream(self.own_log)),
             (
                 "POST",
@@ -565,7 +573,8 @@ class FakeService:
     def _master(self, request: httpx.Request) -> Any:
         from determined.__version__ import __version__
 
-        return {"version": __version__, "clusterId": self.cluster_id, "clusterName": "fake"}
+        found = {"version": __version__, "clusterId": self.cluster_id, "clusterName": "fake"}
+        return found | ({"clusterMessage": self.message} if self.message else {})
 
     def _login(self, request: httpx.Request) -> Any:
         body = json.loads(request.content)

@@ -7,7 +7,7 @@ import math
 import random
 from typing import Any
 
-from determined_service.plots.model import Outcome, Point, Search, Trial
+from determined_service.plots.model import PlottedOutcome, PlottedTrial, Point, Search
 from determined_service.plots.occupancy import ladders
 
 BEGIN = datetime.datetime(2026, 5, 1, 12, 0, tzinfo=datetime.UTC)
@@ -77,10 +77,10 @@ def asha(trials: int = 24, seed: int = 1, **values: Any) -> Search:
             for epoch in range(1, lengths[place] + 1)
         ]
         full = lengths[place] == 9
-        trial = Trial(
+        trial = PlottedTrial(
             number,
             f"request-{number}",
-            Outcome.COMPLETED if full else Outcome.STOPPED,
+            PlottedOutcome.COMPLETED if full else PlottedOutcome.STOPPED,
             hparams,
             metric=points[-1].y,
             best_steps=lengths[place],

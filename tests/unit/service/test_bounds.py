@@ -20,7 +20,7 @@ from determined_service.base.checks import (
 )
 from determined_service.base.errors import BadRequest, TooLarge, Unavailable, _log_line, of_database
 from determined_service.ingest.mlflow_batches import Log
-from determined_service.ingest.reports import Batch, read_batch
+from determined_service.ingest.reports import ReportBatch, read_batch
 from determined_service.submission.size import check_size
 
 
@@ -126,7 +126,7 @@ def test_mlflow_points_beyond_64_bits_are_refused(field: str, number: Any) -> No
 
 def test_only_mlflow_logs_steps_below_0_and_no_leg_begins_again_there() -> None:
     report = ("training", -1, {"loss": 2.3}, None, None)
-    found = Batch(1, 2)
+    found = ReportBatch(1, 2)
     with pytest.raises(BadRequest, match="from 0 on, not -1"):
         found.add(*report)
     found.add(*report, least=-(2**63) + 1)

@@ -8,9 +8,9 @@ import pytest
 
 from determined_service.lifecycle.exits import (
     LOST_IN_A_ROW,
-    Exit,
     ExitFacts,
     ExitKind,
+    LegExit,
     Next,
     Outcome,
     decide_exit,
@@ -18,31 +18,31 @@ from determined_service.lifecycle.exits import (
     of_gang,
 )
 
-CLEAN = Exit(ExitKind.EXITED, 0)
-AS_ASKED = Exit(ExitKind.EXITED, None, 9, "as asked for")
-GONE = Exit(ExitKind.INFRASTRUCTURE, reason="agent b lost for 31 s")
-NO_ROOM = Exit(ExitKind.UNPLACED, reason="no nodes")
-BROKEN = Exit(ExitKind.EXITED, 3, None, "ValueError: no")
+CLEAN = LegExit(ExitKind.EXITED, 0)
+AS_ASKED = LegExit(ExitKind.EXITED, None, 9, "as asked for")
+GONE = LegExit(ExitKind.INFRASTRUCTURE, reason="agent b lost for 31 s")
+NO_ROOM = LegExit(ExitKind.UNPLACED, reason="no nodes")
+BROKEN = LegExit(ExitKind.EXITED, 3, None, "ValueError: no")
 
 # the ends of a gang's nodes in the order of their reports → the gang's end
-GANGS: dict[str, tuple[list[tuple[str, Exit]], Exit]] = {
+GANGS: dict[str, tuple[list[tuple[str, LegExit]], LegExit]] = {
     "all well": ([("b", CLEAN), ("a", CLEAN)], CLEAN),
     "the first failure": (
         [("a", CLEAN), ("c", BROKEN), ("b", AS_ASKED)],
-        Exit(ExitKind.EXITED, 3, None, "ValueError: no (on agent c)"),
+        LegExit(ExitKind.EXITED, 3, None, "ValueError: no (on agent c)"),
     ),
     "a signal without a reason": (
-        [("b", Exit(ExitKind.EXITED, None, 11)), ("a", AS_ASKED)],
-        Exit(ExitKind.EXITED, None, 11, "on agent b"),
+        [("b", LegExit(ExitKind.EXITED, None, 11)), ("a", AS_ASKED)],
+        LegExit(ExitKind.EXITED, None, 11, "on agent b"),
     ),
     "what was lost, though another failed for the want of it": ([("a", BROKEN), ("b", GONE)], GONE),
     "no room for a node, whatever became of the others": (
         [("a", BROKEN), ("c", GONE), ("b", NO_ROOM)],
-        Exit(ExitKind.UNPLACED, reason="no nodes (on agent b)"),
+        LegExit(ExitKind.UNPLACED, reason="no nodes (on agent b)"),
     ),
     "what cannot start": (
-        [("a", Exit(ExitKind.FAILED_TO_START, reason="no train.py")), ("b", AS_ASKED)],
-        Exit(ExitKind.FAILED_TO_START, reason="no train.py (on agent a)"),
+        [("a", LegExit(ExitKind.FAILED_TO_START, reason="no train.py")), ("b", AS_ASKED)],
+        LegExit(ExitKind.FAILED_TO_START, reason="no train.py (on agent a)"),
     ),
 }
 

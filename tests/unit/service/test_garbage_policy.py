@@ -9,7 +9,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from determined_service.deleting.garbage import Candidate, Policy, keep
+from determined_service.deleting.garbage import Candidate, KeepPolicy, keep
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -82,12 +82,14 @@ def test_by_counting_the_requests_ahead(
         unknown = wanted and not any(map(has_metric, [one, *siblings]))
         if unknown and (one.unnamed or not any(is_later(o, one) for o in siblings)):
             expected.add(one.uuid)
-    assert keep(given, Policy(experiment_best, trial_best, trial_latest)) == expected
+    assert keep(given, KeepPolicy(experiment_best, trial_best, trial_latest)) == expected
 
 
 def test_the_defaults_of_a_section() -> None:
-    assert Policy.of({"type": "shared_fs", "host_path": "/x"}) == Policy(0, 1, 1)
-    assert Policy.of({"save_experiment_best": 3, "save_trial_latest": None}) == Policy(3, 1, 1)
+    assert KeepPolicy.of({"type": "shared_fs", "host_path": "/x"}) == KeepPolicy(0, 1, 1)
+    assert KeepPolicy.of({"save_experiment_best": 3, "save_trial_latest": None}) == KeepPolicy(
+        3, 1, 1
+    )
 
 
 def test_of_equally_good_ones_the_first_validated_stays() -> None:
@@ -95,7 +97,7 @@ def test_of_equally_good_ones_the_first_validated_stays() -> None:
         Candidate(uuid.UUID(int=9 - number), number, 1, START, 0.5, 10 + number)
         for number in range(2)
     )
-    assert keep([second, first], Policy(1, 0, 0)) == {first.uuid}
+    assert keep([second, first], KeepPolicy(1, 0, 0)) == {first.uuid}
 
 
 def of_steps(*losses: float | None, trial: int = 1, unnamed: bool = False) -> list[Candidate]:
@@ -113,17 +115,17 @@ def of_steps(*losses: float | None, trial: int = 1, unnamed: bool = False) -> li
     ]
 
 
-def kept(given: list[Candidate], policy: Policy) -> list[int]:
+def kept(given: list[Candidate], policy: KeepPolicy) -> list[int]:
     found = keep(given, policy)
     return [one.steps_completed for one in given if one.uuid in found]
 
 
-BEST_ONLY = Policy(save_experiment_best=1, save_trial_best=1, save_trial_latest=0)
+BEST_ONLY = KeepPolicy(save_experiment_best=1, save_trial_best=1, save_trial_latest=0)
 
 
 def test_nothing_goes_of_a_trial_that_never_reported_the_metric() -> None:
     assert kept(of_steps(None, None, None, unnamed=True), BEST_ONLY) == [1, 2, 3]
-    assert kept(of_steps(None, None, None, unnamed=True), Policy()) == [1, 2, 3]
+    assert kept(of_steps(None, None, None, unnamed=True), KeepPolicy()) == [1, 2, 3]
 
 
 def test_a_trial_of_nothing_but_nan_keeps_its_last() -> None:
@@ -135,13 +137,13 @@ def test_of_checkpoints_at_other_steps_than_validations_the_last_stays() -> None
 
 
 def test_a_policy_without_best_keeps_none() -> None:
-    nothing = Policy(0, 0, 0)
+    nothing = KeepPolicy(0, 0, 0)
     assert kept(of_steps(None, None, unnamed=True), nothing) == []
     assert kept(of_steps(math.nan, math.nan), nothing) == []
-    assert kept(of_steps(None, None, unnamed=True), Policy(0, 0, 1)) == [2]
+    assert kept(of_steps(None, None, unnamed=True), KeepPolicy(0, 0, 1)) == [2]
 
 
 def test_the_best_of_an_experiment_is_known_without_a_trial_of_nan() -> None:
     given = of_steps(math.nan, math.nan) + of_steps(0.5, 0.25, trial=2)
-    found = keep(given, Policy(save_experiment_best=1, save_trial_best=0, save_trial_latest=0))
+    found = keep(given, KeepPolicy(save_experiment_best=1, save_trial_best=0, save_trial_latest=0))
     assert found == {given[-1].uuid}

@@ -6,7 +6,7 @@ import pytest
 
 from determined_service.ingest import pattern_search
 from determined_service.ingest.log_patterns import Pattern, PatternError, literal
-from determined_service.ingest.log_policies import Policy, check
+from determined_service.ingest.log_policies import LogPolicyRule, check
 from determined_service.ingest.pattern_search import PatternSearch
 
 LINES = ["epoch 1 loss 0.5", "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB", "bye"]
@@ -56,11 +56,11 @@ def test_plain_text_is_known_as_such(pattern: str, text: str | None) -> None:
 
 
 def test_a_policy_without_a_pattern_is_switched_off() -> None:
-    assert Policy.of({"name": "CUDA OOM", "pattern": None}) is None
+    assert LogPolicyRule.of({"name": "CUDA OOM", "pattern": None}) is None
 
 
 def test_a_policy_without_a_name_goes_by_its_pattern() -> None:
-    policy = Policy.of({"name": None, "pattern": "a.c", "action": "exclude_node"})
+    policy = LogPolicyRule.of({"name": None, "pattern": "a.c", "action": "exclude_node"})
     assert policy is not None
     assert (policy.name, policy.action) == ("a.c", "exclude_node")
 

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from determined_service.access.throttle import ADDRESS, NAME, OF_NAME, PAIR, LoginThrottle
-from determined_service.base.addresses import is_loopback, network
 from determined_service.base.errors import TooManyRequests
+from determined_service.base.networks import is_loopback, network
 
 HERE, THERE = "192.0.2.1", "192.0.2.2"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from determined_service.prefect.mirror import HOLD_S, Row, plan_deliveries
+from determined_service.prefect.mirror import HOLD_S, OutboxRow, plan_deliveries
 
 STATES: dict[str, tuple[str, str]] = {
     "pending": ("PENDING", "Pending"),
@@ -16,7 +16,7 @@ STATES: dict[str, tuple[str, str]] = {
 REASON = {"type": "SCHEDULED", "name": "AwaitingSlots: needs 2, 1 free", "message": ""}
 
 
-def rows(*names: str, age_s: float = 100.0) -> list[Row]:
+def rows(*names: str, age_s: float = 100.0) -> list[OutboxRow]:
     made = []
     for number, name in enumerate(names, 1):
         payload: dict[str, Any] = {}
@@ -26,7 +26,7 @@ def rows(*names: str, age_s: float = 100.0) -> list[Row]:
         if name == "show_reason":
             payload = REASON
         kind = "set_state" if name in STATES else name
-        made.append(Row(number, "trial:1", kind, payload, 0, age_s, None))
+        made.append(OutboxRow(number, "trial:1", kind, payload, 0, age_s, None))
     return made
 
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from determined_service.plots.model import Outcome, Search, Trial
+from determined_service.plots.model import PlottedOutcome, PlottedTrial, Search
 from determined_service.plots.occupancy import Occupancy, brackets, ladders, occupancy
 from tests.unit.service.plotted import config, search
 
 
 def trial(
     number: int,
-    outcome: Outcome = Outcome.STOPPED,
+    outcome: PlottedOutcome = PlottedOutcome.STOPPED,
     *,
     target: int | None = None,
     targets: int = 0,
     done: bool = True,
     time: float = 0.0,
     bracket: int | None = None,
-) -> Trial:
+) -> PlottedTrial:
     """In the operations form: its last target, the how-manieth, and whether it was measured there;
     in the reports form: the largest time metric."""
     reached = float(target or 0) if done else 0.0
-    return Trial(
+    return PlottedTrial(
         number,
         f"r{number}",
         outcome,
@@ -51,12 +51,12 @@ def test_ladders_are_the_searchers() -> None:
 def test_every_way_to_be_at_a_rung() -> None:
     made = halving()
     made.trials = [
-        trial(1, Outcome.RUNNING, target=1, targets=1, done=False),
-        trial(2, Outcome.WAITING, target=1, targets=1),
+        trial(1, PlottedOutcome.RUNNING, target=1, targets=1, done=False),
+        trial(2, PlottedOutcome.WAITING, target=1, targets=1),
         trial(3, target=1, targets=1),
-        trial(4, Outcome.RUNNING, target=3, targets=2, done=False),
-        trial(5, Outcome.FAILED, target=3, targets=2, done=False),
-        trial(6, Outcome.COMPLETED, target=9, targets=3),
+        trial(4, PlottedOutcome.RUNNING, target=3, targets=2, done=False),
+        trial(5, PlottedOutcome.FAILED, target=3, targets=2, done=False),
+        trial(6, PlottedOutcome.COMPLETED, target=9, targets=3),
     ]
     (table,) = occupancy(made)
     assert table.name == ""
@@ -73,7 +73,9 @@ def test_brackets_by_the_saved_search_or_by_the_targets(saved: bool) -> None:
     made.trials = [
         trial(1, target=3, targets=2, bracket=0 if saved else None),
         trial(2, target=3, targets=1, bracket=1 if saved else None),
-        trial(3, Outcome.RUNNING, target=9, targets=2, done=False, bracket=1 if saved else None),
+        trial(
+            3, PlottedOutcome.RUNNING, target=9, targets=2, done=False, bracket=1 if saved else None
+        ),
     ]
     first, second = occupancy(made)
     assert (first.name, second.name) == ("bracket 1", "bracket 2")
@@ -93,8 +95,8 @@ def test_the_reports_form_counts_by_the_time_metric() -> None:
     made = search(config=config(max_length=None, max_time=9, time_metric="epochs"))
     made.trials = [
         trial(1, time=1, bracket=0),
-        trial(2, Outcome.RUNNING, time=4, bracket=0),
-        trial(3, Outcome.RUNNING, time=0.5),
+        trial(2, PlottedOutcome.RUNNING, time=4, bracket=0),
+        trial(3, PlottedOutcome.RUNNING, time=0.5),
     ]
     tables = {table.name: table.rungs for table in occupancy(made)}
     assert list(tables) == ["bracket 1", "bracket 2", "not known yet"]
@@ -110,8 +112,8 @@ def test_the_reports_form_counts_by_the_time_metric() -> None:
 def test_without_brackets_every_target_is_a_rung() -> None:
     made = search(config=config(name="random"))
     made.trials = [
-        trial(1, Outcome.COMPLETED, target=9, targets=1),
-        trial(2, Outcome.RUNNING, target=9, targets=1, done=False),
+        trial(1, PlottedOutcome.COMPLETED, target=9, targets=1),
+        trial(2, PlottedOutcome.RUNNING, target=9, targets=1, done=False),
     ]
     (table,) = occupancy(made)
     assert table.rungs == [Occupancy(9, on_the_way=1, ended=1)]

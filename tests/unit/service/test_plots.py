@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from determined_service.plots import best, importance, parallel
-from determined_service.plots.model import Outcome, Point, Search, Trial, thin
+from determined_service.plots.model import PlottedOutcome, PlottedTrial, Point, Search, thin
 from determined_service.plots.page import make_sections, render_page
-from determined_service.plots.section import Section, core_range, label
+from determined_service.plots.section import PlotSection, core_range, label
 from tests.unit.service.plotted import BEGIN, asha, config, search
 from tests.waiting import TIMEOUT_S
 
@@ -28,16 +28,16 @@ def _without_plotlys_script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* Plotly */")
 
 
-def sections(of: Search) -> dict[str, Section]:
+def sections(of: Search) -> dict[str, PlotSection]:
     return {section.key: section for section in make_sections(of)}
 
 
-def traces(section: Section) -> list[Any]:
+def traces(section: PlotSection) -> list[Any]:
     assert section.figure is not None, section.notes
     return list(section.figure.data)
 
 
-def drawn_ids(section: Section) -> set[int]:
+def drawn_ids(section: PlotSection) -> set[int]:
     """The trials whose lines are drawn."""
     lines = [trace for trace in traces(section) if trace.mode == "lines" and not trace.name]
     return {trial for trace in lines for trial in trace.customdata if trial is not None}
@@ -131,13 +131,15 @@ def test_curves_show_every_trial_and_the_best() -> None:
     assert line.y[-1] == winner.metric
     named = {trace.name: len(trace.x) for trace in traces(curves) if trace.mode == "markers"}
     outcomes = [trial.outcome for trial in made.trials]
-    assert named[Outcome.STOPPED.value] == outcomes.count(Outcome.STOPPED)
-    assert named[Outcome.COMPLETED.value] == outcomes.count(Outcome.COMPLETED)
+    assert named[PlottedOutcome.STOPPED.value] == outcomes.count(PlottedOutcome.STOPPED)
+    assert named[PlottedOutcome.COMPLETED.value] == outcomes.count(PlottedOutcome.COMPLETED)
     rungs = {shape.x0 for shape in curves.figure.layout.shapes}  # type: ignore[union-attr]
     assert rungs == {1, 3, 9}
     # Of 9 epochs, a trial of the first bracket went on from 1 and from 3, of the second from 3.
     went_on = sum(
-        len(made.ladders[t.bracket or 0]) - 1 for t in made.trials if t.outcome is Outcome.COMPLETED
+        len(made.ladders[t.bracket or 0]) - 1
+        for t in made.trials
+        if t.outcome is PlottedOutcome.COMPLETED
     )
     rings = {
         (i, x)
@@ -146,7 +148,7 @@ def test_curves_show_every_trial_and_the_best() -> None:
         for i, x in zip(t.customdata, t.x, strict=True)
     }
     assert went_on > 0
-    assert len({i for i, _ in rings}) == outcomes.count(Outcome.COMPLETED)
+    assert len({i for i, _ in rings}) == outcomes.count(PlottedOutcome.COMPLETED)
 
 
 def test_rungs_are_not_drawn_on_steps_of_another_unit() -> None:
@@ -324,7 +326,7 @@ def test_trials_without_hyperparameters() -> None:
 
 def test_a_plug_ins_section_is_drawn_without_it() -> None:
     made = search(config={"searcher": {"name": "not-installed", "metric": "m"}})
-    made.trials = [Trial(1, "r", Outcome.RUNNING, {"x": 1})]
+    made.trials = [PlottedTrial(1, "r", PlottedOutcome.RUNNING, {"x": 1})]
     found = sections(made)
     assert "no rungs" in found["rungs"].notes[0]
     assert "<h2>Rung occupancy</h2>" in render_page(made)

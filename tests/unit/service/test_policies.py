@@ -9,7 +9,7 @@ import pytest
 
 from determined_service.base.errors import BadRequest
 from determined_service.base.policies import (
-    Order,
+    PriorityOrder,
     above,
     limit_priority,
     limit_slots,
@@ -19,7 +19,7 @@ from determined_service.base.policies import (
 from determined_service.base.policy import EXPERIMENT, TASKS, Held, Policies
 from determined_service.base.settings import Settings
 
-AGENTS, PODS = Order("a", False, 42), Order("p", True, 50)
+AGENTS, PODS = PriorityOrder("a", False, 42), PriorityOrder("p", True, 50)
 
 
 def held(*, workload: str = EXPERIMENT, **policies: Any) -> Held:
@@ -90,7 +90,7 @@ def test_tasks_keep_their_slots() -> None:
     ],
 )
 def test_the_stricter_limit_of_priorities(
-    order: Order, priority: int, expected: int | None
+    order: PriorityOrder, priority: int, expected: int | None
 ) -> None:
     both = held(
         everywhere={"constraints": {"priority_limit": 10}},
@@ -107,7 +107,7 @@ def test_what_sets_no_priority_gets_no_more_important_one_than_the_limit() -> No
     strict = held(here={"constraints": {"priority_limit": 45}})
     assert limit_priority(strict, None, AGENTS, "priority")[0] == 45
     assert limit_priority(strict, None, PODS, "priority")[0] == 45
-    heedless = Order("f", False, None)
+    heedless = PriorityOrder("f", False, None)
     assert limit_priority(strict, None, heedless, "priority") == (None, [])
     loose = held(here={"constraints": {"priority_limit": 1}})
     assert limit_priority(loose, None, AGENTS, "priority") == (None, [])

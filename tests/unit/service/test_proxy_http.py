@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from determined_service.proxy import http1, names, passing
-from determined_service.proxy.connection import is_path
+from determined_service.proxy.entering import is_path
 from determined_service.proxy.http1 import BadMessage, Body
 from determined_service.proxy.http_protocol import is_for_task
 from determined_service.proxy.names import Key

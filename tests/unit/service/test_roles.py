@@ -6,7 +6,7 @@ import pytest
 
 from determined_service.access.permissions import CLUSTER_WIDE, Permission, Rights
 from determined_service.access.principal import ALLOCATION, USER, AllocationRef, Principal
-from determined_service.access.roles import ROLES, least, standing
+from determined_service.access.roles import ROLES, least, rights_within, standing
 from determined_service.access.rules import PERMITS, RULES, Action, Grant, authorise
 from determined_service.access.targets import Kind, Owner, Target, Workspace
 from determined_service.base.errors import Forbidden
@@ -88,6 +88,18 @@ def test_rights_in_one_workspace_are_none_in_the_cluster() -> None:
         _, rights = standing(False, [(role.name, 7)], True)
         assert rights is not None
         assert not any(rights.allow(one, 7) or rights.allow(one) for one in CLUSTER_WIDE)
+
+
+def test_rights_within_a_workspace_are_those_that_hold_there() -> None:
+    _, rights = standing(False, [("Viewer", None), ("Editor", 7), ("WorkspaceAdmin", 8)], True)
+    for place, may_change in ((7, True), (9, False)):
+        left = rights_within(place, False, rights)
+        assert left.workspaces(Permission.VIEW_WORKSPACE) == {place}
+        assert left.allow(Permission.UPDATE_EXPERIMENT, place) is may_change
+        assert not left.allow(Permission.DELETE_WORKSPACE, 8)
+    administrator = rights_within(7, True, None)
+    assert administrator.workspaces(Permission.VIEW_EXPERIMENT_METADATA) == {7}
+    assert not any(administrator.allow(one, 7) or administrator.allow(one) for one in CLUSTER_WIDE)
 
 
 def test_a_role_of_a_later_release_gives_nothing() -> None:

@@ -58,6 +58,7 @@ def test_the_topics() -> None:
         "pipelines",
         "kept runs",
         "cluster",
+        "cluster message",
         "roles",
         "policies",
         "service log",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from determined_service.base.units import Unit, agent_of, names_of, units_of
-from determined_service.scheduling.layout import Layout
+from determined_service.scheduling.layout import UnitLayout
 from determined_service.scheduling.snapshot import Constraint, Part, Request, Running
 
 MACHINES = [(0, "n1"), (1, "n1"), (2, "n2"), (3, "n1"), (4, "n2")]
@@ -41,8 +41,8 @@ def test_a_unit_is_meant_by_its_own_name_its_machines_and_its_agents() -> None:
     ]
 
 
-def laid_out() -> Layout:
-    layout = Layout()
+def laid_out() -> UnitLayout:
+    layout = UnitLayout()
     assert layout.add("a", [0], [], {}, None) == [Unit("a", (0,))]
     machines = {str(slot): machine for slot, machine in MACHINES}
     # A unit keeps its place when one of its slots is closed.

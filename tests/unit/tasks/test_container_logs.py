@@ -12,7 +12,7 @@ import pytest
 from determined.common.api import Session, errors
 from determined_tasks.containers import log_pump
 from determined_tasks.containers.frames import LARGEST, Frame, mend, parse
-from determined_tasks.containers.log_pump import LogPump, Place
+from determined_tasks.containers.log_pump import LogPump, ShippedUpTo
 from tests.waiting import TIMEOUT_S
 
 STAMP = "2026-01-02T03:04:05.678901234Z"
@@ -119,10 +119,10 @@ def test_each_line_is_stored_once_whenever_the_supervisor_is_killed(
 def test_an_unreadable_record_is_the_logs_beginning(tmp_path: Path) -> None:
     record = tmp_path / "place.json"
     record.write_text("{")
-    assert Place.read(record).frames == 0
-    place = Place(seq=3, frames=7, held={"stdout": b"\xff"}, lines=[])
+    assert ShippedUpTo.read(record).frames == 0
+    place = ShippedUpTo(seq=3, frames=7, held={"stdout": b"\xff"}, lines=[])
     place.write(record)
-    assert Place.read(record) == place
+    assert ShippedUpTo.read(record) == place
     assert record.stat().st_mode & 0o777 == 0o600
 
 

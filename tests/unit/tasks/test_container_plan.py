@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from determined_tasks.containers import accounts, ends, images, plan
 from determined_tasks.containers.settings import ContainerSettings
 from determined_tasks.containers.sizes import size_in_bytes
 from determined_tasks.identity import Identity, IdentityError
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 from tests.programs.legs.fake_service import spec
 
-PLACE = Place(
+PLACE = AgentSide(
     Path("/work"), "http://m:1", "token", "agent-1", "cuda", device_uuids={0: "GPU-a", 1: "GPU-b"}
 )
 SETTINGS = ContainerSettings(
@@ -112,6 +113,23 @@ def test_compiled_code_is_mounted_unless_the_image_or_the_user_has_another_place
     assert not set(compiled_code.VARIABLES) & set(none)
 
 
+def test_processor_time_is_divided_by_slots_and_may_have_a_limit() -> None:
+    given: dict[str, Any] = {"root": Path("/a"), "image": "i", "command": ["true"], "env": {}}
+
+    def host(slots: int, cpus: float | None) -> dict[str, Any]:
+        order = replace(leg(), slot_ids=list(range(slots)))
+        settings = replace(SETTINGS, cpus=cpus)
+        found: dict[str, Any] = plan.request(order, PLACE, settings, **given, user="0:0")[
+            "HostConfig"
+        ]
+        return found
+
+    assert [host(slots, None)["CpuShares"] for slots in (0, 1, 4)] == [1024, 1024, 4096]
+    assert host(1, 0.5)["NanoCpus"] == 500_000_000
+    # An engine refuses more than it has.
+    assert host(1, 1e5)["NanoCpus"] == (os.cpu_count() or 1) * 10**9
+
+
 def test_no_program_of_an_image_gives_rights_to_an_account() -> None:
     given = (leg(), PLACE, SETTINGS)
     more: dict[str, Any] = {"root": Path("/a"), "image": "i", "command": ["true"], "env": {}}
@@ -122,7 +140,7 @@ def test_no_program_of_an_image_gives_rights_to_an_account() -> None:
     own = plan.request(*given, **more, user="0:0")["HostConfig"]
     assert "SecurityOpt" not in own
     assert own["PidsLimit"] == 16_384
-    assert "Ulimits" not in own
+    assert not {"Ulimits", "NanoCpus"} & own.keys()
     # An agent that is not root has no account for tasks, and starts them as itself.
     laptop = plan.request(*given, **more, user="1000:1000")["HostConfig"]
     assert laptop["SecurityOpt"] == ["no-new-privileges:true"]

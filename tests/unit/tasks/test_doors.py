@@ -26,13 +26,13 @@ from determined.common.wire.shells import Frame, Frames
 from determined.exec import stacks
 from determined_service.proxy import gates
 from determined_tasks import bell, leg_groups, ports
-from determined_tasks.beside import Entry
+from determined_tasks.beside import ProcessEntry
 from determined_tasks.context_dir import ContextDir
 from determined_tasks.doors import Doors, main_variable
 from determined_tasks.leg_groups import GroupsUnavailable, LegGroup
 from determined_tasks.limits import Limits
 from determined_tasks.packages import Packages
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 from tests.waiting import TIMEOUT_S, until
 
 SECRET = "open sesame"
@@ -84,11 +84,11 @@ def group() -> Iterator[LegGroup]:
 
 @pytest.fixture
 def doors(tmp_path: Path, group: LegGroup) -> Iterator[Doors]:
-    place = Place(tmp_path, "http://127.0.0.1:1", "agents", "a1")
+    place = AgentSide(tmp_path, "http://127.0.0.1:1", "agents", "a1")
     spec = LegSpec("1.1", "1", "python3 train.py", "token", "c")
     own = Packages(Path(sys.prefix))
     context = ContextDir(tmp_path, tmp_path, own)
-    entry = Entry(ENV, tmp_path, context, None, Limits(open_files=77), group)
+    entry = ProcessEntry(ENV, tmp_path, context, None, Limits(open_files=77), group)
     doors = Doors(spec, place, entry, lambda text, level: None)
     yield doors
     doors._shut()

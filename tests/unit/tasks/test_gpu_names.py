@@ -11,14 +11,14 @@ from determined.common import nvml
 from determined.common.wire.legs import LegSpec
 from determined_tasks import task_environment
 from determined_tasks.context_dir import ContextDir
-from determined_tasks.task_environment import Place
+from determined_tasks.task_environment import AgentSide
 from tests.unit.tasks.test_container_plan import leg
 
 UUIDS = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
 
 
 def built(order: LegSpec, uuids: dict[int, str] | None) -> dict[str, str]:
-    place = Place(Path("/work"), "http://m:1", "token", "agent-1", "cuda", device_uuids=uuids)
+    place = AgentSide(Path("/work"), "http://m:1", "token", "agent-1", "cuda", device_uuids=uuids)
     return task_environment.build(order, place, ContextDir(Path("/work/a"), Path("/tmp/a")))
 
 
@@ -45,7 +45,7 @@ def test_no_user_reorders_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pod_has_its_own_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     # The device plugin has said which, and numbers begin at 0 in the pod.
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "from-the-pod")
-    place = Place(Path("/work"), "http://m:1", "token", "agent-1", "cuda", in_pod=True)
+    place = AgentSide(Path("/work"), "http://m:1", "token", "agent-1", "cuda", in_pod=True)
     folder = ContextDir(Path("/work/a"), Path("/tmp/a"))
     found = task_environment.build(leg(slot_ids=[5, 6]), place, folder)
     assert found["CUDA_VISIBLE_DEVICES"] == "from-the-pod"

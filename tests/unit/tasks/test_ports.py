@@ -63,7 +63,7 @@ def test_a_port_is_ready_while_the_tasks_own_process_listens() -> None:
         return True
 
     pids = [task.pid]
-    watch = ports.Watch(
+    watch = ports.PortWatch(
         [Port("web", number)],
         "127.0.0.1",
         report,

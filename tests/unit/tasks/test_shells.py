@@ -18,7 +18,7 @@ from determined.cli.launched import ssh_config
 from determined.common.wire import shells
 from determined.common.wire.shells import Frame, Frames
 from determined.exec import _sshd
-from determined.exec._terminals import Program, Terminals
+from determined.exec._terminals import TerminalProgram, Terminals
 from determined_service.base.ssh_keys import new_key
 from tests.waiting import TIMEOUT_S, until_async
 
@@ -125,7 +125,9 @@ class Client:
 @asynccontextmanager
 async def terminals(folder: Path, used: list[int], shell: str = "/bin/sh") -> AsyncIterator[Client]:
     env = {"PATH": os.environ["PATH"], "PS1": "prompt> "}
-    made = Terminals(shells.hash_of(SECRET), Program([shell], env, str(folder)), used.append)
+    made = Terminals(
+        shells.hash_of(SECRET), TerminalProgram([shell], env, str(folder)), used.append
+    )
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await made.serve(reader, writer)

@@ -34,7 +34,7 @@ NAMES: dict[type[Message], set[str]] = {
     agents.Registered: {"cluster_id", "heartbeat_s", "kill"},
     agents.WorkRequest: {"session", "running", "prefect_poll_seq", "timeout_s"},
     agents.Work: {"launch", "kill", "prefect_poll_seq"},
-    agents.Claim: {"flow_run_id", "agent_id"},
+    agents.TrialClaim: {"flow_run_id", "agent_id"},
     legs.LegSpec: {"allocation_id", "task_id", "task_type", "experiment_id", "trial_id", "run_id"}
     | {"flow_run_id", "slot_ids", "resource_pool", "entrypoint", "model_def_hash", "config"}
     | {"hparams", "trial_seed", "latest_checkpoint", "steps_completed", "checkpoint"}

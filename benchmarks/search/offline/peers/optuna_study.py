@@ -5,7 +5,7 @@ from __future__ import annotations
 import optuna
 from optuna.trial import Trial, TrialState
 
-from benchmarks.search.offline.simulator import Decision, Exit, Job
+from benchmarks.search.offline.simulator import Decision, EndReason, Job
 from benchmarks.search.offline.space import Param
 from benchmarks.search.offline.tasks import MAX_EPOCHS
 
@@ -53,5 +53,5 @@ class OptunaSearch:
             return Decision.STOP
         return Decision.CONTINUE
 
-    def exited(self, trial: int, reason: Exit) -> None:
+    def exited(self, trial: int, reason: EndReason) -> None:
         self.study.tell(self.running.pop(trial), state=TrialState.FAIL)

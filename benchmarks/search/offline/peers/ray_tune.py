@@ -6,7 +6,7 @@ import numpy as np
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from ray.tune.schedulers.trial_scheduler import TrialScheduler
 
-from benchmarks.search.offline.simulator import Decision, Exit, Job
+from benchmarks.search.offline.simulator import Decision, EndReason, Job
 from benchmarks.search.offline.tasks import MAX_EPOCHS
 
 
@@ -51,5 +51,5 @@ class RaySearch:
         self.scheduler.on_trial_complete(None, self.running.pop(trial), result)
         return Decision.STOP
 
-    def exited(self, trial: int, reason: Exit) -> None:
+    def exited(self, trial: int, reason: EndReason) -> None:
         self.scheduler.on_trial_error(None, self.running.pop(trial))

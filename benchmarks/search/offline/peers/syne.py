@@ -13,7 +13,7 @@ from syne_tune.config_space import choice, loguniform, uniform
 from syne_tune.optimizer.baselines import ASHA, BOHB
 from syne_tune.optimizer.scheduler import SchedulerDecision
 
-from benchmarks.search.offline.simulator import Decision, Exit, Job
+from benchmarks.search.offline.simulator import Decision, EndReason, Job
 from benchmarks.search.offline.space import Param
 from benchmarks.search.offline.tasks import MAX_EPOCHS, Outcomes
 
@@ -65,5 +65,5 @@ class SyneSearch:
         self.scheduler.on_trial_remove(self.running.pop(trial))
         return Decision.STOP
 
-    def exited(self, trial: int, reason: Exit) -> None:
+    def exited(self, trial: int, reason: EndReason) -> None:
         self.scheduler.on_trial_error(self.running.pop(trial))

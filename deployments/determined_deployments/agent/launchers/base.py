@@ -39,7 +39,7 @@ class Call:
     """``module:function(argument)`` in an interpreter with our packages; it returns the exit code.
 
     ``argument`` is JSON. Paths in it are below :meth:`Launcher.work_dir`, or of the cluster's checkpoint
-    storage. ``python -m determined_deployments.agent.launchers.call`` makes the call in a process of its own.
+    storage. ``python -m determined_deployments.agent.launchers.call`` makes the call in a separate process.
     """
 
     function: str
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Command:
-    """A program, begun in an empty directory of its own. ``env`` is added to the launcher's."""
+    """A program that begins in a separate empty directory. ``env`` is added to the launcher's."""
 
     argv: list[str]
     env: dict[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Job:
-    """What to start. ``id`` is unique within the kind, and fit for a file's name.
+    """The job to start. ``id`` is unique within the kind, and fit for a file's name.
 
     leg: the supervisor of an allocation, or of one node of a gang (``id``: ``LegSpec.name``; several nodes of
         one gang may be one agent's). :attr:`leg` is the service's order, for launchers that prepare

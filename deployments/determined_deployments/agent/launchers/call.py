@@ -32,7 +32,7 @@ def main(path: str) -> int:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """What the kernel does to any other process, until the call handles the signal itself."""
+    """The kernel's default for the signal, until the call handles the signal itself."""
     os._exit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""Programs of this machine, each in an empty directory of its own."""
+"""Programs of this machine, each in a separate empty directory."""
 
 from __future__ import annotations
 

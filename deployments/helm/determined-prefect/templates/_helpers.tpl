@@ -77,6 +77,26 @@ http://localhost:{{ .Values.masterPort }}
 {{- if .Values.db.urlSecret }}secret{{ else if .Values.db.hostAddress }}host{{ else }}own{{ end -}}
 {{- end -}}
 
+{{/* The certificate of the authority of a Postgres that is yours: a variable that all drivers read, a volume, a mount */}}
+{{- define "det.hasDbCert" -}}
+{{- if and .Values.db.certResourceName (ne (include "det.dbKind" .) "own") }}yes{{ end -}}
+{{- end -}}
+{{- define "det.dbCertEnv" -}}
+- {name: PGSSLROOTCERT, value: /db-cert/root.crt}
+{{- end -}}
+{{- define "det.dbCertMount" -}}
+- {name: db-cert, mountPath: /db-cert, readOnly: true}
+{{- end -}}
+{{- define "det.dbCertVolume" -}}
+{{- $items := list (dict "key" .Values.db.sslRootCert "path" "root.crt") -}}
+- name: db-cert
+{{- if eq .Values.db.resourceType "configMap" }}
+  configMap: {{ dict "name" .Values.db.certResourceName "items" $items "defaultMode" 0444 | toJson }}
+{{- else }}
+  secret: {{ dict "secretName" .Values.db.certResourceName "items" $items "defaultMode" 0444 | toJson }}
+{{- end }}
+{{- end -}}
+
 {{/* Where Prefect's processes have their Redis: "" (none), "value" or "secret" */}}
 {{- define "det.redisKind" -}}
 {{- $redis := .Values.prefect.redis -}}

@@ -20,6 +20,9 @@
 {{- $_ := set $found "mlflow_db_url" (printf "postgresql://mlflow_reader:$(url:db-mlflow-password)@%s/determined" $server) -}}
 {{- $_ := set $found "prefect_db_url" (printf "postgresql://prefect_owner:$(url:db-prefect-password)@%s/prefect" $server) -}}
 {{- else if eq $kind "host" -}}
+{{- if and (hasPrefix "verify-" .Values.db.sslMode) (not .Values.db.certResourceName) -}}
+{{- fail (printf "db.sslMode: %s needs the certificate of the authority that has signed the server's: name the secret or configMap that has it in db.certResourceName (with its key in db.sslRootCert, and db.resourceType)" .Values.db.sslMode) -}}
+{{- end -}}
 {{- $server := printf "postgresql://%s:$(url:db-password)@%s:%d" (urlquery .Values.db.user) .Values.db.hostAddress (int .Values.db.port) -}}
 {{- $options := printf "?sslmode=%s" .Values.db.sslMode -}}
 {{- $_ := set $found "db_url" (printf "%s/%s%s" $server .Values.db.name $options) -}}

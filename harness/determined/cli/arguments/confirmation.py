@@ -13,7 +13,7 @@ Yes = Annotated[bool, typer.Option("-y", "--yes", help="do not ask for confirmat
 
 
 def at_terminal() -> bool:
-    """Whether somebody can answer."""
+    """True if somebody can answer."""
     return sys.stdin.isatty()
 
 

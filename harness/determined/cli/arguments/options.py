@@ -60,7 +60,7 @@ class Order(StrEnum):
 
 
 class Pages(StrEnum):
-    """How much of a list to fetch."""
+    """The part of a list to fetch."""
 
     ONE = "1"
     ALL = "all"
@@ -79,5 +79,5 @@ def chosen(json: bool, csv: bool) -> Format:
 
 
 def bound(pages: Pages, limit: int) -> int | None:
-    """How many items to fetch in total; None for all items."""
+    """The number of items to fetch in total; None for all items."""
     return limit if pages is Pages.ONE else None

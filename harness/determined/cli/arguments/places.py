@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from determined.cli.arguments.options import Order
+from determined.cli import option_groups
+from determined.cli.arguments.options import Csv, Json, Limit, Offset, Order, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.output import format as f
+from determined.cli.output.render import Format
 from determined.cli.state import State, state
 from determined.common.printable import counted
 
@@ -33,18 +36,45 @@ ProjectName = Annotated[
 
 
 class PlaceSort(StrEnum):
-    """What lists of workspaces and projects are sorted by."""
+    """The sort keys of lists of workspaces and projects."""
 
     ID = "id"
     NAME = "name"
 
 
-def listing(sort_by: PlaceSort, order_by: Order) -> dict[str, str]:
-    """The same for the REST API."""
-    return {
-        "sortBy": f"SORT_BY_{sort_by.value.upper()}",
-        "orderBy": f"ORDER_BY_{order_by.value.upper()}",
-    }
+@dataclass(frozen=True)
+class PlaceList:
+    """How a list of workspaces or projects, or of a project's experiments, is read and printed."""
+
+    sort_by: PlaceSort
+    order_by: Order
+    page_size: int
+    offset: int
+    format: Format
+
+    @property
+    def pages(self) -> dict[str, Any]:
+        """The arguments of the SDK's iterators over workspaces and projects."""
+        params = {
+            "sortBy": f"SORT_BY_{self.sort_by.name}",
+            "orderBy": f"ORDER_BY_{self.order_by.name}",
+        }
+        return {"params": params, "offset": self.offset, "page_size": self.page_size}
+
+
+def _place_list(
+    sort_by: Annotated[PlaceSort, typer.Option("--sort-by")] = PlaceSort.ID,
+    order_by: Annotated[Order, typer.Option("--order-by")] = Order.ASC,
+    limit: Limit = 200,
+    offset: Offset = 0,
+    json: Json = False,
+    csv: Csv = False,
+) -> PlaceList:
+    return PlaceList(sort_by, order_by, limit, offset, chosen(json, csv))
+
+
+list_options = option_groups.of(_place_list, "wanted")
+"""Gives a command the options of lists; its parameter ``wanted`` gets the :class:`PlaceList`."""
 
 
 def project(ctx: typer.Context, workspace_name: str, project_name: str) -> _workspace.Project:

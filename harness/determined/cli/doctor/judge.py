@@ -303,7 +303,7 @@ def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
     # A service of the release before knows none.
     for item in report["stuck"].get("unplaced", ()):
         nothing = False
-        found = f"the cluster of resource pool {item['resourcePool']} had no room for it"
+        found = f"the cluster of resource pool {item['resourcePool']} did not place it"
         found += f" {counted(item['times'], 'time')} in a row: {item['reason']}"
         advice = (
             "it waits in the queue and is tried again; if no machine ever has what it asks for, change"

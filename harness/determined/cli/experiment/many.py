@@ -64,7 +64,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Verb:
-    """What is done. ``name``: the SDK's, and in the question; ``done``: the line for each experiment;
+    """The action. ``name``: the SDK's, and in the question; ``done``: the line for each experiment;
     ``states``: of those that ``--all`` and ``--label`` choose; ``archived``: of those, where it matters."""
 
     name: str
@@ -170,6 +170,6 @@ def _do(
 
 
 def _ended(experiment: Experiment | None) -> str | None:
-    """How it ended, if it has."""
+    """The state in which it ended, if it has ended."""
     found = str(experiment.state) if experiment is not None else ""
     return found if found in (*ENDED, *_GONE) else None

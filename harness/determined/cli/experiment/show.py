@@ -96,7 +96,7 @@ def _add_workloads(trials: Sequence[Trial]) -> None:
 
 
 def _newest(experiment: Experiment, metrics: bool) -> dict[str, Any]:
-    """What tables show: nobody reads a hundred thousand rows, and to fetch them would take minutes."""
+    """The trials in tables: nobody reads a hundred thousand rows, and to fetch them would take minutes."""
     from determined.cli.following import explanation
     from determined.experimental.client import TrialState
 

@@ -11,6 +11,7 @@ from determined.cli.arguments.options import Includes, Overrides, TestMode
 from determined.cli.arguments.places import IntoWorkspace, ProjectName
 from determined.cli.arguments.places import project_id as place_of
 from determined.cli.errors import CliError
+from determined.cli.following import pages
 from determined.cli.following.first_trial import follow_first_trial
 from determined.cli.launched.publishing import Published, with_ports
 from determined.cli.launched.start import Publish
@@ -99,6 +100,8 @@ def create(
         echo(f"Created experiment {experiment.id}")
         if follow:
             follow_first_trial(experiment, begun=ports.start if publish else None)
+        else:
+            pages.say_where(experiment)
 
 
 def register(app: typer.Typer) -> None:

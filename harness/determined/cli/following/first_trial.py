@@ -60,6 +60,7 @@ def follow_first_trial(
         if has_ended:
             if page := pages.in_mlflow(experiment):
                 talk(f"look at it in MLflow: {page}")
+            pages.say_where(experiment)
             return
         sleep(_INTERVAL_S)
 

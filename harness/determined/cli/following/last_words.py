@@ -55,5 +55,5 @@ def _traceback(texts: Sequence[str]) -> int:
 
 
 def _connected(texts: Sequence[str]) -> bool:
-    """Whether the traceback that begins with the last line belongs to the one of the first."""
+    """True if the traceback that begins with the last line belongs to the traceback of the first line."""
     return all(map(_GROUPED.match, texts)) or any(map(_CONNECTION.match, texts))

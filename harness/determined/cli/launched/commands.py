@@ -29,7 +29,7 @@ Workspace = Annotated[
 
 
 class SortBy(StrEnum):
-    """What a list is sorted by."""
+    """The sort keys of a list."""
 
     ID = "id"
     USERNAME = "username"

@@ -34,7 +34,7 @@ SHOWN = 20
 
 
 @dataclass
-class Report:
+class FetchedFiles:
     """What was done, by name. ``kept``: the names beside which the task's version lies, and its name."""
 
     new: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ def fetch(task: Task, directory: Path, *, told: bool = False) -> None:
     task.delete_returned_files()
 
 
-def say(found: Report, remarks: list[str]) -> None:
+def say(found: FetchedFiles, remarks: list[str]) -> None:
     """Tells a person what came back."""
     names = [f"{name} (new)" for name in found.new] + found.changed
     if names:
@@ -106,13 +106,13 @@ class _Bounded(io.RawIOBase):
         return found
 
 
-def unpack(archive: IO[bytes], directory: Path, suffix: str) -> Report:
+def unpack(archive: IO[bytes], directory: Path, suffix: str) -> FetchedFiles:
     """Writes the files of a tar.gz. ``suffix``: of the names of what cannot have its own place.
 
     Raises ValueError for an archive that no task has made in good faith, OSError when a file cannot be
     written.
     """
-    report = Report()
+    report = FetchedFiles()
     root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with tarfile.open(fileobj=_Bounded(archive), mode="r|") as tar:
@@ -145,7 +145,7 @@ def _place(
     mode: int,
     before: str,
     suffix: str,
-    report: Report,
+    report: FetchedFiles,
 ) -> None:
     name = "/".join(parts)
     with _folder(root, parts[:-1], suffix) as (folder, found):

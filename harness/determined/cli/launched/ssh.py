@@ -1,4 +1,4 @@
-"""What ssh needs to enter a shell: the key, the host's key, the way there; and the session itself."""
+"""The files by which ssh enters a shell (its key, the host's key, the way there), and the session."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def prepare(shell: Mapping[str, Any]) -> Access:
 
 
 def folder_of(shell_id: str) -> Path:
-    """Where the files for a shell are."""
+    """The paths of the files for a shell."""
     if not re.fullmatch(r"[A-Za-z0-9._-]+", shell_id):
         raise CliError(f"{shell_id!r} is no shell's ID")
     return _folder() / shell_id
@@ -217,7 +217,7 @@ def _join(sock: socket.socket, opened: Callable[[], Any], tunnel: Any) -> None:
 
 
 def block(access: Access, shell: Mapping[str, Any], proxy: str) -> str:
-    """What `~/.ssh/config` needs to know a shell by a short name."""
+    """The lines of `~/.ssh/config` that give a shell a short name."""
     words = " ".join(re.sub(r"[^\x20-\x7e]", " ", str(shell.get("description") or "")).split())
     lines = [
         f"HostName {access.shell_id}",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from determined.cli.arguments.options import Includes, Overrides
+from determined.cli.arguments.places import project_id
 from determined.cli.errors import CliError, talk
 from determined.cli.launched.publishing import with_ports
 from determined.cli.state import State
@@ -30,8 +31,8 @@ __all__ = [
     "Volumes",
     "Workspace",
     "configuration",
+    "place",
     "send",
-    "workspace_id",
 ]
 
 ConfigFile = Annotated[
@@ -73,9 +74,16 @@ Detach = Annotated[
 ]
 
 
-def workspace_id(shared: State, name: str | None) -> dict[str, int]:
-    """The field of the request for the workspace; empty if none is named. Raises NotFoundException."""
-    return {} if name is None else {"workspaceId": shared.workspaces.get_workspace(name).id}
+def place(shared: State, workspace: str | None, project: str | None = None) -> dict[str, int]:
+    """The field of the request for the workspace, or for a project of it; empty if neither is named.
+
+    Raises NotFoundException, CliError for a project without its workspace.
+    """
+    if project is not None and (within := project_id(shared, workspace, project)) is not None:
+        return {"projectId": within}
+    if workspace is None:
+        return {}
+    return {"workspaceId": shared.workspaces.get_workspace(workspace).id}
 
 
 def refuse_unattended(publish: list[str] | None, detach: bool) -> None:
@@ -145,11 +153,12 @@ def send(
     template: str | None = None,
     *,
     workspace: str | None = None,
+    project: str | None = None,
     **fields: Any,
 ) -> Task:
-    """Launches the task in the workspace of that name, with further ``fields`` of its kind; prints the
-    service's warnings."""
-    fields |= workspace_id(shared, workspace)
+    """Launches the task in the workspace and project of these names, with further ``fields`` of its kind;
+    prints the service's warnings."""
+    fields |= place(shared, workspace, project)
     if template is not None:
         fields["templateName"] = template
     task = shared.tasks.launch_task(noun, config, context, includes or (), **fields)

@@ -82,7 +82,7 @@ def _converse(opened: Tunnel, works: tuple[Work, ...]) -> int:
 
 
 def _type(opened: Tunnel, over: threading.Event) -> None:
-    """What is typed here, until it is Enter, ~ and a dot, as in ssh."""
+    """The bytes typed here, until Enter, ~ and a dot, as in ssh."""
     typed = b"\n"
     is_terminal = sys.stdin.isatty()
     with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How commands print data: tables, JSON and CSV, formats of values, log lines, downloads.
+"""Prints the data of commands: tables, JSON and CSV, formats of values, log lines, downloads.
 
 Knows nothing about submitting or following.
 """

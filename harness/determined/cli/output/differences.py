@@ -1,4 +1,4 @@
-"""What differs between two documents, name by name."""
+"""The differences between two documents, name by name."""
 
 from __future__ import annotations
 

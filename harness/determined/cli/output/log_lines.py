@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import orjson
 import typer
 
-from determined.cli import completion, printing
+from determined.cli import completion, option_groups, printing
 
 if TYPE_CHECKING:
     from determined.experimental._logs import LogFilters
@@ -130,27 +128,7 @@ def options(*, allocations: bool = False) -> Callable[[Callable[..., None]], Cal
 
     ``allocations``: also ``--allocation-id``, for tasks that may have several.
     """
-    added = dict(inspect.signature(_chosen, eval_str=True).parameters)
-    if not allocations:
-        del added["allocation_id"]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def with_options(**given: Any) -> None:
-            values = {name: given.pop(name) for name in added}
-            command(**given, chosen=_chosen(**values))
-
-        own = inspect.signature(command, eval_str=True)
-        kept = [one for name, one in own.parameters.items() if name != "chosen"]
-        # typer reads the options from here.
-        shown = own.replace(parameters=[*kept, *added.values()])
-        with_options.__signature__ = shown  # type: ignore[attr-defined]
-        with_options.__annotations__ = {
-            name: one.annotation for name, one in shown.parameters.items()
-        }
-        return with_options
-
-    return decorate
+    return option_groups.of(_chosen, "chosen", without=() if allocations else ("allocation_id",))
 
 
 def show(read: Callable[..., Batches], chosen: ChosenLines) -> None:

@@ -32,7 +32,7 @@ LINES_IN_DESCRIPTIONS = 10
 
 
 class Format(Enum):
-    """How data is printed."""
+    """The format in which data is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -107,6 +107,11 @@ def show_sections(
             _write_csv(section, out)
         else:
             _write_table(section, out, LINES_IN_DESCRIPTIONS, is_list=len(section.records) > 1)
+
+
+def show_one(columns: Sequence[Column], document: Record, fmt: Format) -> None:
+    """Prints one record: ``document`` as JSON, or its columns."""
+    show_sections([Section("", columns, [document])], fmt, document=document)
 
 
 def print_json(document: Any, file: TextIO | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Whether what the entrypoint runs is among the files that would be sent: said before every trial fails."""
+"""Checks before every trial fails that the entrypoint's program is among the files that would be sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HOOK = "startup-hook.sh"
 
 
 def missing(planned: Submission, config_file: Path, model_dir: Path | None) -> str | None:
-    """What is wrong, and what to do. None also where the file may come from somewhere else.
+    """The mistake, and what to do about it. None also where the file may come from somewhere else.
 
     That is the startup hook, a mount, a template or an image.
     """

@@ -139,7 +139,7 @@ def _quick(url: str, token: str | None, transport: AnyTransport | None) -> Itera
 
 
 def logged_in(url: str, token: str, transport: AnyTransport | None) -> bool:
-    """Whether the service (still) takes ``token``."""
+    """True if the service accepts ``token``."""
     with _quick(url, token, transport) as session:
         try:
             session.get("/api/v1/me")
@@ -275,7 +275,7 @@ def current_user(session: Session) -> dict[str, Any]:
 
 
 def logout(session: Session, user: str, store: TokenStore | None = None) -> None:
-    """Ends the session at the service and forgets its token; a token already dead is no error."""
+    """Ends the session at the service and forgets its token; a token already dead is not an error."""
     store = store or TokenStore()
     with contextlib.suppress(errors.UnauthenticatedException):
         session.post("/api/v1/auth/logout", json={})

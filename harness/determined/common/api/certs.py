@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Cert:
-    """What to check of a service's certificate.
+    """The checks of a service's certificate.
 
     Args:
         cert_pem: trust the certificates in this PEM text, and no others. noverify: trust any certificate.

@@ -22,7 +22,7 @@ class Listing(Iterator[Item], Generic[Item]):
 
     @property
     def total(self) -> int | None:
-        """How many items the whole list has; None until the service has said so."""
+        """The number of items of the whole list; None before the first page."""
         return self._pages.total
 
     def each(self, make: Callable[[Item], Other]) -> Listing[Other]:
@@ -34,7 +34,7 @@ class Listing(Iterator[Item], Generic[Item]):
 
 
 class _Pages:
-    """What the pages of one list have said so far."""
+    """The number of items of one list, as its pages say it."""
 
     total: int | None = None
 

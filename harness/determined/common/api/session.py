@@ -46,7 +46,7 @@ _NOT_TEXT = re.compile(r"[^'\"]{0,60}\\ud[89a-f][0-9a-f]{2}[^'\"]{0,60}")
 
 
 def _encoded(content: Any) -> bytes:
-    """Raises BadRequestException for what is no text, as of a file's name or a word of the command line."""
+    """Raises BadRequestException for what is not text, as of a file's name or a word of the command line."""
     try:
         return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:

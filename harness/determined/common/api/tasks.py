@@ -59,7 +59,7 @@ def files_of(
 
 
 def exit_code(task: Mapping[str, Any]) -> int:
-    """What a shell would say of an ended task: the code of its process, 128 and its signal, else 1."""
+    """The exit code of an ended task, as in a shell: the code of its process, 128 plus its signal, else 1."""
     if task.get("exitCode") is not None:
         return int(task["exitCode"])
     if task.get("exitSignal"):

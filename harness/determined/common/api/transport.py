@@ -150,7 +150,7 @@ class HttpTransport:
     """Connections to the service at ``url``, whose certificate is checked by ``cert``, else as the
     environment says (:func:`determined.common.api.certs.tls_for`, which says what it raises).
 
-    Thread-safe. A forked process has connections of its own: by those of its parent each would read the
+    Thread-safe. A forked process has its own connections: by those of its parent each would read the
     other's answers.
     """
 

@@ -101,9 +101,7 @@ class Security(Section):
         ),
     ] = Field(None, exclude=True)
     tls: Annotated[Any, refused(_NO_TLS, lambda value: value == {})] = Field(None, exclude=True)
-    ssh: Annotated[Any, NotUsed("each shell has an ed25519 key of its own")] = Field(
-        None, exclude=True
-    )
+    ssh: Annotated[Any, NotUsed("each shell has its own ed25519 key")] = Field(None, exclude=True)
     token: Tokens = Field(default_factory=Tokens, description="how long access tokens are good")
     initial_user_password: Annotated[
         Any,

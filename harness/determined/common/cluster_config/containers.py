@@ -88,7 +88,9 @@ class TaskContainerDefaults(Section):
     ] = Field(None, description="network of containers: host, bridge, or a network's name")
     work_dir: Annotated[
         AbsolutePath | None,
-        OnlyContainers("other trials run in the folder of their own model definition"),
+        OnlyContainers(
+            "other trials, and those in pods, run in the folder of their own model definition"
+        ),
     ] = Field(None, description="working directory in containers, with the model definition in it")
     startup_hook: Annotated[str, Field(max_length=limits.TEXT_CHARS)] | None = Field(
         None, description="shell commands that every task runs before its own startup-hook.sh"

@@ -10,7 +10,7 @@ _PODS = ("cpu_pod_spec", "gpu_pod_spec")
 
 
 def masked(config: ClusterConfig) -> dict[str, Any]:
-    """What is in force, as plain JSON in the form of the file.
+    """The configuration in force, as plain JSON in the form of the file.
 
     ``********`` stands for secrets and for the values of environment variables that are not plainly harmless.
     """

@@ -91,7 +91,7 @@ def _scheduler(scheduler: Any, path: Path) -> Iterator[Finding]:
 
 
 def _containers(defaults: Any, path: Path) -> Iterator[Finding]:
-    """What an experiment's configuration would be refused for as well."""
+    """The mistakes for which an experiment's configuration would be refused, too."""
     defaults = _section(defaults)
     same = {key: defaults[key] for key in ("bind_mounts", "log_policies") if key in defaults}
     for finding in of_experiments.consistency(same):

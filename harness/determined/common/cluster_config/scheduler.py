@@ -16,7 +16,7 @@ KUBERNETES_PRIORITY = 50
 
 
 class SchedulerConfig(Section):
-    """How the requests of a resource pool are served."""
+    """The order in which the requests of a resource pool are served."""
 
     type: SchedulerType = Field("priority", description="who is served first")
     fitting_policy: Literal["best", "worst"] = Field(

@@ -1,4 +1,4 @@
-"""Where early releases had the SDK's classes; :mod:`determined.experimental.client` is their home."""
+"""Early releases had the SDK's classes here; they are in :mod:`determined.experimental.client`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where early releases had this class."""
+"""The module in which early releases had this class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process had when it began, for its forks: packages write to it while they are imported.
+"""The state in which a process began, for its forks: packages write to it while they are imported.
 
 Without this a fork would differ from the next one by what their parents happened to have imported.
 """

@@ -66,7 +66,7 @@ def set_title(title: str) -> None:
 
 
 def begin(parent: int, stdout: int, stderr: int) -> None:
-    """Detach a fork of process ``parent``: it gets a session of its own, dies with the parent, and has
+    """Detach a fork of process ``parent``: it gets its own session, dies with the parent, and has
     nothing open but these two descriptors and an empty standard input.
     """
     os.setsid()

@@ -1,4 +1,4 @@
-"""Whether an interpreter may fork and continue to run Python: it has one thread and opened no accelerator."""
+"""Decides if an interpreter may fork and go on running Python: it has one thread and no open accelerator."""
 
 from __future__ import annotations
 

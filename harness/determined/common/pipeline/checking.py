@@ -48,8 +48,8 @@ class Example:
 
 
 def check(draft: Draft, most_items: int = limits.PIPELINE_ITEMS) -> None:
-    """Checks every step, with so many of its items. Raises ConfigError with all mistakes, each in the file
-    where it stands."""
+    """Check every step, with at most this number of its items. Raises ConfigError with all mistakes, each in
+    the file where it stands."""
     problems = Problems(draft.document)
     results: dict[str, list[Result]] = {}
     for step in in_order(draft):
@@ -97,7 +97,7 @@ def _items(step: Step, results: Mapping[str, list[Result]]) -> list[Any]:
 
 
 def _open(step: Step) -> frozenset[Path]:
-    """Where values stand that are not known yet."""
+    """The paths of the values that are not known yet."""
     found: set[Path] = set()
     unknown_item = isinstance(step.for_each, str) or any(
         True for _ in references.found_in(step.for_each, strict=True)
@@ -223,7 +223,7 @@ def _hparams(step: Step) -> Any:
 
 
 def _results(step: Step, results: Mapping[str, list[Result]]) -> list[Result]:
-    """What the step could find, one for each item that it has or may have."""
+    """Possible results of the step, one for each item that it has or may have."""
     try:
         listed = _items(step, results)
     except ReferenceError_:

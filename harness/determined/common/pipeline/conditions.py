@@ -36,7 +36,9 @@ def check(condition: str) -> None:
 
 
 def holds(condition: str, find: Callable[[Reference], Any]) -> bool:
-    """Whether the condition is true with what ``find`` says of its references. Raises ReferenceError_."""
+    """True if the condition holds for the values that ``find`` gives to its references. Raises
+    ReferenceError_.
+    """
     read = _Condition(condition)
     values = {name: find(one) for name, one in read.references.items()}
     return read.truth(read.tree, values)

@@ -71,7 +71,7 @@ IN_TRIALS = (EVALUATE, CHECK)
 
 
 def read_value(kind: str, value: Any) -> Any:
-    """The value of a step that is no experiment, in its long form."""
+    """The value of a step that runs no experiment, in its long form."""
     if kind == APPROVAL and isinstance(value, str):
         return {"question": value}
     if kind == COMMAND and isinstance(value, str | list):

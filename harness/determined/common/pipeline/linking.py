@@ -23,7 +23,7 @@ def linked(problems: Problems, path: Path, step: Step, steps: Mapping[str, Step]
     needs = dict.fromkeys(step.needs)
     for place, name in enumerate(step.needs):
         if name not in steps or name == step.name:
-            what = "itself" if name == step.name else f"{name!r}, which is no step"
+            what = "itself" if name == step.name else f"{name!r}, which is not a step"
             problems.unknown((*path, "needs", place), name, others, f"it needs {what}")
             del needs[name]
     for where, value, strict in step.parts():

@@ -1,4 +1,4 @@
-"""What is asked for: :class:`Plan` and its :class:`Step`; what a step has found: :class:`Result`."""
+"""The plan of a pipeline: :class:`Plan` and its :class:`Step`; what a step has found: :class:`Result`."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """What :meth:`to_json` wrote, which was checked then."""
+        """Read the JSON of :meth:`to_json`, which was checked when it was written."""
         steps = tuple(_step_from(one) for one in data["steps"])
         return cls(data["name"], steps, data.get("schedule"), tuple(data.get("on", ())))
 
@@ -153,7 +153,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a step has found: of a completed experiment its best trial, by the searcher's metric.
+    """The results of a step: of a completed experiment its best trial, by the searcher's metric.
 
     ``value`` is that metric, None if no trial has reported it. ``checkpoint``: the trial's best one; None: it
     has none that could be used. Of an evaluation that compares: ``decision`` says whether the checkpoint is

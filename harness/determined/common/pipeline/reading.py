@@ -134,7 +134,7 @@ class _Reader:
         for name in self.given:
             if name not in declared:
                 self.problems.unknown(
-                    ("params",), name, declared, f"{name!r} is no parameter of this pipeline"
+                    ("params",), name, declared, f"{name!r} is not a parameter of this pipeline"
                 )
         self.params = {name: self.given.get(name, value) for name, value in declared.items()}
         for name, value in self.params.items():
@@ -257,7 +257,7 @@ class _Reader:
         return None
 
     def _value(self, path: Path, kind: str, given: Any) -> dict[str, Any] | None:
-        """What a step that is no experiment is to do."""
+        """The work of a step that runs no experiment."""
         value = read_value(kind, given)
         if not isinstance(value, dict):
             self.problems.expected(path, KINDS[kind].value, given)
@@ -290,7 +290,7 @@ class _Reader:
             name = str(reference.path[0])
             if name not in self.params:
                 raise ReferenceError_(
-                    f"{reference}: {name!r} is no parameter of this pipeline",
+                    f"{reference}: {name!r} is not a parameter of this pipeline",
                     name,
                     ", ".join(self.params) or "none",
                     nearest(name, self.params),

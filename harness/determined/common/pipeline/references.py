@@ -134,7 +134,7 @@ def _keys(text: str) -> tuple[str, Path]:
 
 
 def _is_ours(inside: str, strict: bool) -> bool:
-    """Whether a ``${…}`` is meant for us, and not for a shell. ``strict``: all are."""
+    """True if a ``${…}`` is a reference of a pipeline, and not a shell's. ``strict``: all are."""
     head = _HEAD.match(inside)
     if strict or head is None:
         return strict

@@ -26,7 +26,7 @@ NO_ITEM = object()
 
 
 def configuration(step: Step, results: Results, item: Any = NO_ITEM) -> dict[str, Any]:
-    """The step's configuration for ``item``; of a step that is no experiment, what it is to do.
+    """The step's configuration for ``item``; of a step that runs no experiment, what it is to do.
 
     Raises ReferenceError_.
     """
@@ -54,14 +54,14 @@ def skipped_because(step: Step, results: Results) -> str | None:
 
 
 def items(step: Step, results: Results) -> list[Any]:
-    """What the step fans out over. Raises ReferenceError_."""
+    """The items over which the step fans out. Raises ReferenceError_."""
 
     def find(reference: Reference) -> Any:
         return value_of(reference, results, NO_ITEM)
 
     found = references.substitute(copy.deepcopy(step.for_each), find, strict=True)
     if not isinstance(found, list):
-        raise ReferenceError_(f"for_each: {step.for_each} is no list")
+        raise ReferenceError_(f"for_each: {step.for_each} is not a list")
     check_items(found)
     return found
 

@@ -1,4 +1,4 @@
-"""How sure a gain is: the paired bootstrap over the scores of each example. Needs numpy.
+"""The confidence in a gain: the paired bootstrap over the scores of each example. Needs numpy.
 
 Both models are scored on the same examples. What differs between them is the mean of the differences per
 example; the bootstrap draws as many differences again, with replacement, many times, and looks at how that

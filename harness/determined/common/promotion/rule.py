@@ -68,7 +68,7 @@ class Rule:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What :meth:`read` reads."""
+        """The JSON that :meth:`read` reads."""
         return {**asdict(self), "guards": [asdict(guard) for guard in self.guards]}
 
 

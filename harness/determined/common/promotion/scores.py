@@ -1,4 +1,4 @@
-"""What an evaluation found, small enough to keep: means, and how sure the decisive gain is."""
+"""The scores of an evaluation, in a form small enough to store: means, and how sure the decisive gain is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME_CHARS = 200
 
 
 class ScoresError(ValueError):
-    """What was reported is no comparison; the text says where."""
+    """The report is not a comparison; the text says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Comparison:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """What :meth:`read` reads."""
+        """The JSON that :meth:`read` reads."""
         metrics = {name: asdict(one) for name, one in self.metrics.items()}
         return {"had_champion": self.had_champion, "metrics": metrics}
 
@@ -88,5 +88,5 @@ def _number(value: Any, name: str) -> float | None:
     if value is None or value in ("NaN", "Infinity", "-Infinity"):
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ScoresError(f"{name}: {str(value)[:40]!r} is no number")
+        raise ScoresError(f"{name}: {str(value)[:40]!r} is not a number")
     return float(value) if math.isfinite(value) else None

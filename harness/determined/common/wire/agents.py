@@ -43,9 +43,10 @@ class Slot(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class ContainerRights(Message):
-    """What an agent gives containers of tasks whose owner is no administrator (``security.containers`` of its
-    settings, and its part of the cluster's storage). ``is_root``: processes of containers are the machine's
-    root unless the owner's link names an account. ``in_pod``: its containers are pods' of Kubernetes.
+    """What an agent gives containers of tasks whose owner is not an administrator (``security.containers`` of
+    its settings, and its part of the cluster's storage). ``is_root``: processes of containers are the
+    machine's root unless the owner's link names an account. ``in_pod``: its containers are pods' of
+    Kubernetes.
     """
 
     capabilities: list[str] = field(default_factory=list)
@@ -109,7 +110,8 @@ class WorkRequest(Message):
 
     ``running``: allocations that the agent has started and not yet reported as ended. ``prefect_poll_seq``:
     the last number that it received, see :class:`Work`. ``experiments``: those of which it keeps something
-    until they have ended. ``package_bytes``: what these have installed, by their numbers as texts;
+    until they have ended. ``package_bytes``: what these have installed, by their numbers as texts, and what
+    running allocations have, that share nothing with others, by their ids;
     ``programs``: the :data:`PROGRAMS` in :attr:`Registration.lacks`, as people install them while the agent
     runs. None: as it was said last.
     """
@@ -143,9 +145,10 @@ class Work(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class AgentState(Message):
-    """What an agent says again when it has changed. ``session``: that of its registration. ``slots``: all
-    that it has now. ``waiting``: of the legs that it was told to launch and that do not run yet, those that
-    wait for something, and for what in words. ``leaving``: the legs whose machine goes away, and why.
+    """The facts about an agent that it sends again when they have changed. ``session``: that of its
+    registration. ``slots``: all that it has now. ``waiting``: of the legs that it was told to launch and that
+    do not run yet, those that wait for something, and for what in words. ``leaving``: the legs whose machine
+    goes away, and why.
     """
 
     session: UUID
@@ -164,7 +167,7 @@ class SignOff(Message):
 
 @checked
 @dataclass(frozen=True, slots=True)
-class Claim(Message):
+class TrialClaim(Message):
     """The request for a trial's waiting leg, from a Prefect worker that executes the trial's run itself."""
 
     flow_run_id: UUID

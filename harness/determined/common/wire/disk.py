@@ -1,4 +1,4 @@
-"""How much space on a disk is little: what `cluster-up`, the service and the doctor say of it."""
+"""The free space below which `cluster-up`, the service and the doctor call a disk nearly full."""
 
 from __future__ import annotations
 

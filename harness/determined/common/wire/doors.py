@@ -40,16 +40,16 @@ MOST_BYTES = 60_000
 
 
 def port_name(node: int) -> str:
-    """What the door's address ends in: ``/proxy/<task>:<name>``."""
+    """The end of the door's address: ``/proxy/<task>:<name>``."""
     return f"door-{node}"
 
 
 @checked
 @dataclass(frozen=True, slots=True)
 class Hello(Message):
-    """What is to run. ``argv``: a program and its arguments, or nothing for a shell. ``tty``: on a terminal
-    of so many rows and columns; else its output and its errors come apart. ``banner``: a terminal says first
-    which processes the task has."""
+    """The program to run. ``argv``: it and its arguments, or nothing for a shell. ``tty``: on a terminal with
+    this number of rows and columns; else its output and its errors come apart. ``banner``: a terminal says
+    first which processes the task has."""
 
     argv: list[str] = field(default_factory=list)
     tty: bool = False

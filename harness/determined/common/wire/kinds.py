@@ -34,4 +34,4 @@ class TaskKind(Enum):
 
 
 GENERIC = "generic"
-"""A generic task, which has routes and verbs of its own."""
+"""A generic task, which has its own routes and verbs."""

@@ -1,4 +1,4 @@
-"""How the service's last line in the log of a leg begins. Scripts for Determined wait for these words."""
+"""The beginning of the service's last line in a leg's log. Scripts for Determined wait for these words."""
 
 from __future__ import annotations
 

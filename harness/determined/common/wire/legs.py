@@ -106,7 +106,7 @@ class PortState(Message):
 
 
 def leg_id_of(allocation_id: str, node: int, nodes: int) -> str:
-    """What agent and service call the leg of a node: an agent may have several nodes of one gang."""
+    """The name of a node's leg between agent and service: an agent may have several nodes of one gang."""
     return f"{allocation_id}.n{node}" if nodes > 1 else allocation_id
 
 
@@ -177,7 +177,7 @@ class LegSpec(Message):
 
     @property
     def name(self) -> str:
-        """What agent and service call this leg: fit for a file's name, and one agent's own."""
+        """The name of this leg between agent and service: fit for a file's name, and one agent's own."""
         return self.leg_id or self.allocation_id
 
     def user_environment(self) -> dict[str, str]:
@@ -236,7 +236,7 @@ def going_away(reason: str) -> str:
 
 
 class ExitKind(enum.StrEnum):
-    """How a process ended, as far as its supervisor can tell."""
+    """The end of a process, as its supervisor saw it."""
 
     EXITED = "exited"
     FAILED_TO_START = "failed_to_start"

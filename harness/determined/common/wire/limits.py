@@ -158,6 +158,8 @@ POLICY_BYTES = 64 * 1024
 
 # Workspaces and projects.
 WORKSPACE_NAME_CHARS = 80
+CLUSTER_MESSAGE_CHARS = 500
+"""`det` shows the message at every command."""
 """Of projects, too."""
 WORKSPACES = 1_000
 """Workspaces of one user."""

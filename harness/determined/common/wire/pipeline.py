@@ -1,4 +1,4 @@
-"""What the flow of a pipeline says, and is told."""
+"""The messages between the flow of a pipeline and the service."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PipelineStep(Message):
 @checked
 @dataclass(frozen=True, slots=True)
 class PipelineState(Message):
-    """Where the pipeline is. ``open``: there is something left to do.
+    """The state of the pipeline. ``open``: there is something left to do.
 
     ``run_token``: to whoever has begun it with a token for that alone, the token for the pipeline.
     """

@@ -120,12 +120,12 @@ def task_deployment(flow: str) -> str:
 
 
 def experiment_tags(experiment_id: int, owner: str | None) -> list[str]:
-    """What the runs of an experiment and of its trials are found by."""
+    """The tags of the runs of an experiment and of its trials."""
     return [f"experiment-{experiment_id}", *([f"owner-{owner}"] if owner else [])]
 
 
 def pipeline_tags(pipeline_id: int) -> list[str]:
-    """What the run of a pipeline and those of its experiments are found by."""
+    """The tags of the run of a pipeline and of the runs of its experiments."""
     return [f"pipeline-{pipeline_id}"]
 
 
@@ -133,7 +133,7 @@ WORKSPACE_TAG, PROJECT_TAG = "workspace:", "project:"
 
 
 def place_tags(workspace: str, project: str = "") -> list[str]:
-    """What the runs in a workspace and its project are found by. Those in Uncategorized have no such tags."""
+    """The tags of the runs in a workspace and its project. Those in Uncategorized have no such tags."""
     if workspace == "Uncategorized":
         return []
     return [f"{WORKSPACE_TAG}{workspace}", *([f"{PROJECT_TAG}{project}"] if project else [])]

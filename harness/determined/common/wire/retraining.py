@@ -1,4 +1,4 @@
-"""What the flow that trains a model again says, and is told."""
+"""The messages between the flow that trains a model again and the service."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def sign(agent_token: str, served: Served) -> str:
 
 
 def read(agent_token: str, token: str) -> Served | None:
-    """What the token is good for; None: it was not signed with ``agent_token``."""
+    """The rights of the token; None: it was not signed with ``agent_token``."""
     if not token.startswith(PREFIX):
         return None
     kind, _, rest = token.removeprefix(PREFIX).partition(".")

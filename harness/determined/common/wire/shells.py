@@ -1,4 +1,4 @@
-"""What a shell's task, the service and `det` agree on: ports, variables, the frames of a terminal.
+"""The agreement between a shell's task, the service and `det`: ports, variables, the frames of a terminal.
 
 A terminal is a stream of frames both ways: a kind (:class:`Frame`), four bytes with the length, the content.
 The client begins with ``HELLO``, whose secret only the shell's owner can know.
@@ -54,7 +54,7 @@ class Frame(enum.IntEnum):
 @checked
 @dataclass(frozen=True, slots=True)
 class Door(Message):
-    """How the task can be entered. ``account``: whose name ssh logs in with; ``host_key``: the public half of
+    """The ways to enter the task. ``account``: whose name ssh logs in with; ``host_key``: the public half of
     its sshd's; ``no_ssh``: why there is no sshd, in words, or empty; ``no_tty``: why its sessions have no
     terminal, in words, or empty."""
 
@@ -75,7 +75,7 @@ def is_host_key(text: str) -> bool:
 
 
 def terminal_secret(private_key: str) -> str:
-    """What opens a terminal: whoever has the shell's private key knows it."""
+    """The secret that opens a terminal: whoever has the shell's private key knows it."""
     return hashlib.sha256(b"determined terminal\0" + private_key.strip().encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """Which agents a service understands.
 
 :data:`VERSION` grows when a message changes so that a process of an older release would do the wrong thing.
-A new field with a default is no such change: a process that does not know the field leaves it out or
+A new field with a default is not such a change: a process that does not know the field leaves it out or
 ignores it. :data:`OLDEST` is at most one release behind. 0 stands for releases that sent no number.
 """
 

@@ -80,6 +80,20 @@ workspace_pins = sa.Table(
     sa.Column("pinned_at", TS, nullable=False, server_default=now()),
 )
 
+# When a user last looked at a project, as pages report it.
+project_visits = sa.Table(
+    "project_visits",
+    metadata,
+    sa.Column("user_id", sa.ForeignKey("users.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column(
+        "project_id",
+        sa.ForeignKey("projects.id", ondelete="CASCADE"),
+        primary_key=True,
+        index=True,
+    ),
+    sa.Column("visited_at", TS, nullable=False, server_default=now()),
+)
+
 # Pools that only some workspaces may use. A pool without a row is open to all.
 pool_bindings = sa.Table(
     "pool_bindings",

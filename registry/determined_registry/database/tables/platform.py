@@ -17,6 +17,8 @@ cluster = sa.Table(
     # The cluster configuration in force, as determined.common.cluster_config.stored() makes it. NULL:
     # none was put into force yet.
     sa.Column("config", JSONB(none_as_null=True)),
+    # What administrators tell all users: "message", "startTime", "endTime" and "createdTime", as in the API.
+    sa.Column("message", JSONB(none_as_null=True)),
     sa.CheckConstraint("singleton", name="one_row"),
 )
 
@@ -54,7 +56,25 @@ user_sessions = sa.Table(
     sa.Column("description", sa.Text, nullable=False, server_default=""),
     sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("revoked_at", TS),
+    # The one workspace that it is good for; NULL: all that its user sees.
+    sa.Column("workspace_id", sa.ForeignKey("workspaces.id", ondelete="CASCADE"), index=True),
     sa.Index("ix_user_sessions_user", "user_id", "seen_at"),
+)
+
+# Addresses that log a browser in at the service's pages: each is good once, and ends with the session that it
+# was made from.
+page_tickets = sa.Table(
+    "page_tickets",
+    metadata,
+    # SHA-256 of the ticket, and of the pages that it opens.
+    sa.Column("ticket_hash", sa.Text, primary_key=True),
+    sa.Column(
+        "session_id",
+        sa.ForeignKey("user_sessions.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    sa.Column("created_at", TS, nullable=False, server_default=now()),
 )
 
 pools = sa.Table(

@@ -3,6 +3,8 @@
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const compact = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 5 });
+const large = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 4 });
+const atTick = (value) => (value === null ? "" : (Math.abs(value) < 1e5 ? compact : large).format(value));
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
 // All curves over one axis, as the library wants them.
@@ -44,8 +46,10 @@ class Chart {
     this.figure = figure;
     this.plot = null;
     this.key = "";
-    this.range = null;
+    const { low, high } = figure.dataset;
+    this.range = low && high ? [Number(low), Number(high)] : null;
     this.rests = 0;
+    this.asked = 0;
     // Of a curve of many points some are shown at once, before the rest have been read.
     this.load("long" in figure.dataset).then(() => { if ("long" in figure.dataset) this.load(); });
   }
@@ -75,8 +79,13 @@ class Chart {
     const low = isSteps ? Math.ceil(from) : Math.min(...inside);
     const high = isSteps ? Math.floor(to) : Math.max(...inside);
     if (!(high > low)) return;
-    this.range = [Math.max(low, 0), high];
+    this.show([Math.max(low, 0), high]);
+  }
+
+  show(range) {
+    this.range = range;
     this.load();
+    this.figure.dispatchEvent(new CustomEvent("zoomed", { bubbles: true, detail: range }));
   }
 
   control(name) {
@@ -88,9 +97,15 @@ class Chart {
     const address = this.address();
     if (quick) address.searchParams.set("quick", "true");
     const began = performance.now();
-    const answer = await fetch(address);
-    if (!answer.ok) return;
-    this.found = await answer.json();
+    const mine = ++this.asked;
+    let found;
+    try {
+      const answer = await fetch(address);
+      if (!answer.ok) return;
+      found = await answer.json();
+    } catch { return; } // The page says that the service is away.
+    if (mine !== this.asked) return;
+    this.found = found;
     this.draw();
     // What takes long to read is read again the less often.
     this.rests = performance.now() + 10 * (performance.now() - began);
@@ -125,8 +140,8 @@ class Chart {
       series: [{ label: x === "time" ? "seconds" : x === "steps" ? "step" : x, value: (_, raw) => (raw === null || raw === undefined ? "" : compact.format(raw)) },
         ...shown.map((curve) => series(curve))],
       scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
-      axes: [{ ...axis, label: x === "time" ? "seconds since the trial began" : x },
-        { ...axis, label: metric, size: 70, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : compact.format(tick))) }],
+      axes: [{ ...axis, values: (_, ticks) => ticks.map(atTick), label: x === "time" ? "seconds since the trial began" : x },
+        { ...axis, label: metric, size: 70, values: (_, ticks) => ticks.map(atTick) }],
       legend: { show: shown.length <= 12, live: true },
       focus: { alpha: 0.25 },
       cursor: { focus: { prox: 24 }, drag: { x: true, y: true, uni: 20 } },
@@ -141,7 +156,7 @@ class Chart {
     });
     if ("zoom" in this.figure.dataset) {
       this.plot.hooks.setSelect = [(plot) => this.zoom(plot)];
-      this.plot.over.addEventListener("dblclick", () => { if (this.range) { this.range = null; this.load(); } });
+      this.plot.over.addEventListener("dblclick", () => { if (this.range) this.show(null); });
     }
     if (shown.length > 12) this.tell(room);
   }

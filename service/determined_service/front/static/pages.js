@@ -15,7 +15,16 @@ function localize(root) {
     one.textContent = one.dataset.clock ? moment.toLocaleTimeString() : short.format(moment);
     one.title = exact.format(moment);
   }
+  reach();
 }
+
+// A box whose content is wider than it is scrolls by the keyboard, too.
+function reach() {
+  for (const one of document.querySelectorAll(".wide")) {
+    if (one.scrollWidth > one.clientWidth) one.tabIndex = 0; else one.removeAttribute("tabindex");
+  }
+}
+window.addEventListener("resize", reach);
 
 // ---- live updates ------------------------------------------------------------------------------------------
 // Elements with data-part are exchanged for what the server sends now; what the reader types into stays.

@@ -1,4 +1,4 @@
-// Trials and logs: the end of a log stays in sight while it grows, and the address keeps how curves are drawn.
+// Trials and logs: the end of a log stays in sight while it grows, and the address says how curves are drawn.
 "use strict";
 
 const NEAR = 40;
@@ -17,8 +17,18 @@ toEnd();
 document.addEventListener("renewed", toEnd);
 log?.querySelector(".sought")?.scrollIntoView({ block: "center" });
 
-for (const form of document.querySelectorAll("form[data-kept]")) {
-  form.addEventListener("input", () => {
-    history.replaceState(null, "", `${location.pathname}?${new URLSearchParams(new FormData(form))}`);
-  });
+// How curves are drawn is in the address, so that it can be shared.
+const drawn = document.querySelector("form[data-kept]");
+let range = new URLSearchParams(location.search);
+range = range.has("low") && range.has("high") ? [range.get("low"), range.get("high")] : null;
+
+function keep() {
+  const address = new URLSearchParams(new FormData(drawn));
+  if (range) { address.set("low", range[0]); address.set("high", range[1]); }
+  history.replaceState(null, "", `${location.pathname}?${address}`);
+}
+
+if (drawn) {
+  drawn.addEventListener("input", keep);
+  document.addEventListener("zoomed", (event) => { range = event.detail; keep(); });
 }

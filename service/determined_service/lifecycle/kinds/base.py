@@ -1,4 +1,4 @@
-"""The decisions that a kind of task makes: :class:`TaskKind`, and :class:`SlotKind` for those that hold
+"""The decisions that a kind of task makes: :class:`AnyKind`, and :class:`SlotKind` for those that hold
 slots.
 
 The core (allocations, placement, launch, the end of a leg, kill, tokens, logs, reconciler) knows a task's id,
@@ -10,7 +10,7 @@ kind and owner, and asks the kind, a stateless object of :mod:`.table`, for the 
 4. the leg ends, by any report: :meth:`SlotKind.lock_leg` locks what that may change, :meth:`SlotKind.judge`
    decides, the core ends the allocation (its token is worth nothing from then on) and writes the leg's
    outcome, and what the kind returned goes on from there, all in one transaction;
-5. a user may end the task before: :meth:`TaskKind.kill`.
+5. a user may end the task before: :meth:`AnyKind.kill`.
 
 Everything may be called again after a crash, and changes nothing that was changed already. A kind whose state
 is in its task's row needs little beside a ``name`` and an :meth:`SlotKind.order`; trials, whose state is in a
@@ -54,7 +54,7 @@ from determined_service.base.errors import NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import unplaced
-from determined_service.lifecycle.exits import Exit, ExitFacts, Outcome, describe_exit
+from determined_service.lifecycle.exits import ExitFacts, LegExit, Outcome, describe_exit
 from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
 from determined_service.state.states import TASK, transition
@@ -64,7 +64,8 @@ KILLED = "killed by the user"
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """The facts of a task that the API shows. ``topic`` is announced when its state changes."""
+    """The facts of a task that the API shows. ``topic`` is announced when its state changes; ``trial_id``:
+    the trial whose task it is."""
 
     name: str
     state: str
@@ -72,6 +73,7 @@ class TaskFacts:
     end_time: datetime | None
     project_id: int | None
     topic: str
+    trial_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class LegEnd:
 _LOCK = sa.text("SELECT id, state, reason FROM tasks WHERE id = :id FOR NO KEY UPDATE")
 
 
-class TaskKind(ABC):
+class AnyKind(ABC):
     """A kind of task. The methods here serve those whose state is in their task's row."""
 
     name: ClassVar[str]
@@ -206,7 +208,7 @@ def granted(
     )
 
 
-class SlotKind(TaskKind):
+class SlotKind(AnyKind):
     """A kind of task whose processes hold slots, or wait for some."""
 
     order_rows: ClassVar[sa.TextClause] = _ORDERS
@@ -285,7 +287,7 @@ class SlotKind(TaskKind):
         """The allocation's row, locked after everything that its end may change; None: there is none."""
         return (await change.conn.execute(_LOCK_LEG, {"id": allocation_id})).first()
 
-    async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
+    async def judge(self, change: Change, leg: sa.Row[Any], exit: LegExit) -> LegEnd:
         """What the end of ``leg`` (the row of :meth:`lock_leg`) means. Here: it is the task's end."""
         words = describe_exit(
             ExitFacts(

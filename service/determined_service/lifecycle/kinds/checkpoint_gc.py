@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from determined_service.base.errors import Conflict
-from determined_service.lifecycle.kinds.base import TaskKind
+from determined_service.lifecycle.kinds.base import AnyKind
 from determined_service.state.change import Change
 from determined_service.state.task_kinds import CHECKPOINT_GC
 
 
-class CheckpointGc(TaskKind):
+class CheckpointGc(AnyKind):
     """See :mod:`determined_service.deleting.deletions`, which moves its state, and
     :mod:`determined_service.prefect.keeper`, which makes its runs."""
 

@@ -14,7 +14,7 @@ from determined_registry.database.tables import tasks
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict
 from determined_service.lifecycle import allocations as allocating
-from determined_service.lifecycle.exits import Exit, Outcome
+from determined_service.lifecycle.exits import LegExit, Outcome
 from determined_service.lifecycle.kinds.base import LegEnd
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import prefect_states, states, task_kinds
@@ -64,7 +64,7 @@ class Generic(LaunchedKind):
         found = await conn.execute(sa.select(given).where(tasks.c.id == task_id))
         return found.scalar_one_or_none()
 
-    async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
+    async def judge(self, change: Change, leg: sa.Row[Any], exit: LegExit) -> LegEnd:
         """Do not end a task whose process ends because the task was paused, or its machine goes away."""
         asked = leg.preempt_requested_at is not None or leg.kill_requested_at is not None
         if not asked or leg.task_state not in (states.PAUSED, states.ACTIVE):

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base.errors import NotFound
-from determined_service.lifecycle.kinds.base import SlotKind, TaskFacts, TaskKind
+from determined_service.lifecycle.kinds.base import AnyKind, SlotKind, TaskFacts
 from determined_service.lifecycle.kinds.checkpoint_gc import CheckpointGc
 from determined_service.lifecycle.kinds.command import Command
 from determined_service.lifecycle.kinds.generic import Generic
@@ -22,7 +22,7 @@ from determined_service.state.change import Change
 
 _TRIAL = Trial()
 GENERIC = Generic()
-KINDS: dict[str, TaskKind] = {
+KINDS: dict[str, AnyKind] = {
     kind.name: kind
     for kind in (_TRIAL, CheckpointGc(), Command(), Notebook(), Shell(), Tensorboard(), GENERIC)
 }
@@ -45,7 +45,7 @@ def launched_kinds() -> dict[str, LaunchedKind]:
     return {name: kind for name, kind in KINDS.items() if isinstance(kind, LaunchedKind)}
 
 
-async def kind_of(conn: AsyncConnection, task_id: str) -> TaskKind:
+async def kind_of(conn: AsyncConnection, task_id: str) -> AnyKind:
     """Raises NotFound."""
     name = (await conn.execute(_KIND_OF, {"id": task_id})).scalar_one_or_none()
     if name is None:

@@ -22,7 +22,7 @@ from determined_service.base.db import as_asker
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
-from determined_service.lifecycle.exits import Exit, Outcome
+from determined_service.lifecycle.exits import LegExit, Outcome
 from determined_service.lifecycle.kinds.base import LegEnd, user_ports, variables_of
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 from determined_service.state import prefect_states, states, task_kinds
@@ -106,7 +106,7 @@ class Tensorboard(LaunchedKind):
             ],
         }
 
-    async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
+    async def judge(self, change: Change, leg: sa.Row[Any], exit: LegExit) -> LegEnd:
         """One whose agent is lost begins anew: its address stays, and its files are copied again."""
         if (
             exit.kind is not ExitKind.INFRASTRUCTURE

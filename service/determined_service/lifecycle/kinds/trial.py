@@ -21,9 +21,9 @@ from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import giving_up, log_actions, surroundings, trial_queue, unplaced
 from determined_service.lifecycle import trials as trialing
 from determined_service.lifecycle.exits import (
-    Exit,
     ExitDecision,
     ExitFacts,
+    LegExit,
     Next,
     decide_exit,
     wait_after_losses,
@@ -141,6 +141,7 @@ class Trial(SlotKind):
                 end_time=row.end_time,
                 project_id=row.project_id,
                 topic=topics.trial(row.id),
+                trial_id=row.id,
             )
             for row in found
         }
@@ -201,7 +202,7 @@ class Trial(SlotKind):
         """Its experiment, itself, the allocation: as everywhere."""
         return (await change.conn.execute(_LOCK, {"id": allocation_id})).first()
 
-    async def judge(self, change: Change, leg: sa.Row[Any], exit: Exit) -> LegEnd:
+    async def judge(self, change: Change, leg: sa.Row[Any], exit: LegExit) -> LegEnd:
         """By :func:`~determined_service.lifecycle.exits.decide_exit`."""
         ended = exit
         if exit.failed and exit.reason:
@@ -220,7 +221,7 @@ class Trial(SlotKind):
         return LegEnd(decision.outcome, decision.reason, go_on)
 
 
-async def _facts(change: Change, row: sa.Row[Any], exit: Exit) -> ExitFacts:
+async def _facts(change: Change, row: sa.Row[Any], exit: LegExit) -> ExitFacts:
     lost = 0
     no_restart = None
     if exit.kind is ExitKind.INFRASTRUCTURE:
@@ -269,7 +270,7 @@ def _for_whom(row: sa.Row[Any]) -> str | None:
     return f"for trial {row.stopping_for_trial}"
 
 
-async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision, exit: Exit) -> None:
+async def _go_on(change: Change, row: sa.Row[Any], decision: ExitDecision, exit: LegExit) -> None:
     trial = TrialIds(row.trial_id, row.experiment_id, row.request_id, row.task_id)
     if decision.log is not None:
         await logs.add_line(change.conn, row.task_id, row.id, decision.log)

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.printable import one_line
 from determined.common.wire import mlflow
+from determined.common.wire import pages as front
 from determined_registry.database.tables import experiments, trials
 from determined_service.base import pages
 from determined_service.base.settings import Settings
@@ -144,6 +145,7 @@ async def experiment_page(
                         *(await _versions(conn, experiment_id)),
                         ("resource pool", markdown.text(experiment.resource_pool)),
                         *_labels(experiment.labels),
+                        ("page", _page(settings, experiment_id)),
                         (
                             "plots",
                             f"[learning curves, hyperparameters, rungs]({plots})",
@@ -217,6 +219,11 @@ async def _versions(conn: AsyncConnection, experiment_id: int) -> list[tuple[str
         for row in rows
     ]
     return [("model versions", "; ".join(words))] if words else []
+
+
+def _page(settings: Settings, experiment_id: int) -> str:
+    address = f"{pages.of_service(settings)}{front.experiment(experiment_id)}"
+    return f"[trials, curves, logs, what you can do with it]({address})"
 
 
 def _in_mlflow(

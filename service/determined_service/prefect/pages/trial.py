@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.printable import one_line, without_colours
 from determined.common.wire import mlflow
+from determined.common.wire import pages as front
 from determined_service.base import pages
 from determined_service.base.settings import Settings
 from determined_service.plots.hparams import flatten
@@ -77,6 +78,7 @@ async def trial_page(conn: AsyncConnection, settings: Settings, task_id: str) ->
         [
             f"## Trial {trial.id} of experiment {trial.experiment_id}: {markdown.text(trial.name)}",
             _how_it_is(trial),
+            f"[Trial {trial.id}'s page]({pages.of_service(settings)}{front.trial(trial.id)})",
             *_in_mlflow(settings, trial),
             *_section(
                 "Metrics",

@@ -38,6 +38,7 @@ def of_agent(config: AgentConfig) -> dict[str, Any]:
         shm_size=int(given.shm_size),
         memory=int(config.limits.memory),
         processes=config.limits.processes,
+        cpus=config.limits.cpus,
         # An engine cannot give more than it has itself: the default is not asked for.
         open_files=config.limits.open_files,
         rights=config.security.containers.model_dump(),

@@ -1,4 +1,4 @@
-"""What launchers share whose jobs begin as forks of zygotes on the agent's machine."""
+"""The common part of launchers whose jobs begin as forks of zygotes on the agent's machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ForkingLauncher(Launcher):
     @classmethod
     @abstractmethod
     def leg_zygote(cls) -> ZygotePlan | None:
-        """What the supervisors of legs are forked from, once it is ready. None: they are no forks."""
+        """The zygote from which supervisors of legs are forked, once it is ready. None: they are no forks."""
 
     @abstractmethod
     async def start_leg(self, job: Job, program: Call) -> Running:

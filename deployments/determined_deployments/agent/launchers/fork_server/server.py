@@ -140,14 +140,14 @@ class ForkServer:
         self._start_missing()
 
     def drop(self, name: str) -> None:
-        """The zygote is no longer wanted; it ends, what it forked does not."""
+        """Stop a zygote. The processes forked from it keep running."""
         self._wanted.pop(name, None)
         zygote = self._ready.get(name)
         if zygote is not None:
             zygote.writer.close()
 
     def is_wanted(self, name: str) -> bool:
-        """Whether the zygote was asked for, and was neither dropped nor given up since."""
+        """True if the zygote was asked for, and was neither dropped nor given up since."""
         return name in self._wanted
 
     def is_ready(self, name: str) -> bool:

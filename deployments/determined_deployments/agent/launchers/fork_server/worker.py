@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class ProcessJobConfiguration(JobConfiguration):
-    """What a flow run's process is started with."""
+    """The settings with which a flow run's process is started."""
 
 
 class ProcessVariables(BaseVariables):
-    """What a deployment may set for its runs."""
+    """The settings that a deployment may give its runs."""
 
 
 @dataclass

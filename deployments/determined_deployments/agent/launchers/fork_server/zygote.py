@@ -178,7 +178,7 @@ def _warm(parent: Zygote, order: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _cpu_limit(seconds: int | None) -> Iterator[None]:
-    """The kernel ends this process, a new fork, after so many seconds of CPU in the block."""
+    """Let the kernel end this process, a new fork, after this number of seconds of CPU in the block."""
     if seconds is None:
         yield
         return

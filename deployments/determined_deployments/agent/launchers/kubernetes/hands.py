@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 NOTIFY_SECONDS = 0.5
 NOTIFY_FAILURES = 10
 """Tries to reach a supervisor that fail in a row before its pod is ended instead."""
+ENDING_FAILURES = 2
+"""The same of a pod that ends anyway: its container may be gone already."""
 RING_TRIES = 5
 LOG_LINES = 20
 LOG_BYTES = 8192
@@ -78,12 +80,14 @@ class Hands:
     async def notify(self, leg: Placed, number: Signals) -> bool:
         """Sends the signal to the supervisor, once it heeds it. False: it does not run, or is not reached."""
         failures = 0
-        while not leg.ended.done() and ends.is_running(leg.pod) and failures < NOTIFY_FAILURES:
+        while not leg.ended.done() and ends.is_running(leg.pod):
             told = await self.try_to_notify(leg, number)
             if told:
                 return True
             # A supervisor that is not there yet will come.
             failures = failures + 1 if told is None else 0
+            if failures >= (ENDING_FAILURES if ends.is_ending(leg.pod) else NOTIFY_FAILURES):
+                return False
             await asyncio.sleep(NOTIFY_SECONDS)
         return False
 
@@ -95,7 +99,7 @@ class Hands:
     async def ring(self, leg: Placed) -> bool:
         for _ in range(RING_TRIES):
             rung = await self._run(leg, ["determined_tasks.bell", self._directory(leg)])
-            if rung is not None or leg.ended.done():
+            if rung is not None or leg.ended.done() or ends.is_ending(leg.pod):
                 break
             # A node learns a moment after its container's start that it has it.
             await asyncio.sleep(NOTIFY_SECONDS)

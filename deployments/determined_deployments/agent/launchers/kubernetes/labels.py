@@ -25,6 +25,9 @@ NODES = PREFIX + "nodes"
 MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "determined-prefect"
 """Of everything that an agent makes."""
 
+WORKER = "prefect.io/worker-name"
+"""Prefect's, of the Jobs of users' deployments."""
+
 LEG = PREFIX + "leg"
 """Annotation: ``LegSpec.name`` as it is."""
 NOTE = PREFIX + "note"
@@ -56,6 +59,11 @@ def value(text: str) -> str:
 def selector(agent_id: str) -> str:
     """Selects what the agent has made."""
     return f"{AGENT}={value(agent_id)}"
+
+
+def selector_of_runs(agent_id: str) -> str:
+    """Selects the Jobs of users' deployments that Prefect's side of the agent has made."""
+    return f"{WORKER}={value(agent_id)}"
 
 
 def of_leg(spec: LegSpec, agent_id: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ from determined_deployments.agent.launchers.kubernetes.client import (
     Json,
     Unreachable,
 )
+from determined_deployments.agent.launchers.kubernetes.cluster import RIGHTS
 from determined_deployments.agent.launchers.kubernetes.features import Features
 from determined_deployments.agent.launchers.kubernetes.placed import Placed
 
@@ -126,9 +127,22 @@ class Starter:
             reason = f"the cluster refuses its Job: {words}"
             leg.end(Exit(kind=ExitKind.FAILED_TO_START, reason=reason))
             return True
-        # The namespace is gone, or the agent's account has no right to it: somebody can change that.
-        leg.words = f"no Job can be made in namespace {self._settings.namespace!r}: {words}"
+        leg.words = self._why_none(error.status, words)
         return False
+
+    def _why_none(self, status: int, words: str) -> str:
+        """Why no Job can be made, which somebody can change. ``words``: the server's."""
+        namespace = self._settings.namespace
+        if status == NOT_FOUND and "namespaces" in words:
+            return (
+                f"namespace {namespace!r} does not exist ({words}): an administrator of the cluster makes it"
+                f" (kubectl create namespace {namespace}), or names another one in the settings of the agent"
+                " (kubernetes.namespace)"
+            )
+        if status == FORBIDDEN and "is being terminated" in words:
+            return f"namespace {namespace!r} is being deleted ({words})"
+        why = f"no Job can be made in namespace {namespace!r}: {words}"
+        return f"{why}; {RIGHTS}" if status == FORBIDDEN else why
 
     async def wait_for_room(self, leg: Placed, job: Job) -> None:
         """Tries again until there is room, or the leg's time is over. Then the leg goes back to the queue."""

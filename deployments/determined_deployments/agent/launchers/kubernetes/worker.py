@@ -16,13 +16,31 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.workers.base import BaseWorkerResult
 from prefect_kubernetes.observer import start_observer
 from prefect_kubernetes.settings import KubernetesSettings
-from prefect_kubernetes.worker import KubernetesWorker, KubernetesWorkerJobConfiguration
+from prefect_kubernetes.worker import (
+    KubernetesWorker,
+    KubernetesWorkerJobConfiguration,
+    KubernetesWorkerVariables,
+)
+from pydantic import Field
 
 from determined_deployments.agent.launchers.kubernetes.launcher import (
     KubernetesLauncher,
     end_observer,
 )
 from determined_deployments.agent.worker import AgentWorker, JobConfiguration
+
+FINISHED_JOB_TTL_S = 24 * 60 * 60
+"""Time to read the log of a run's pod."""
+
+
+class KubernetesVariables(KubernetesWorkerVariables):
+    """The form on the work pool's page."""
+
+    finished_job_ttl: int | None = Field(
+        default=FINISHED_JOB_TTL_S,
+        title="Finished Job TTL",
+        description="Seconds after which Kubernetes removes a Job that has ended (1.21 and later).",
+    )
 
 
 class KubernetesJobConfiguration(JobConfiguration, KubernetesWorkerJobConfiguration):
@@ -56,7 +74,7 @@ class DeterminedKubernetesWorker(AgentWorker, KubernetesWorker):
 
     type = KubernetesLauncher.worker_type
     job_configuration = KubernetesJobConfiguration
-    job_configuration_variables = KubernetesWorker.job_configuration_variables
+    job_configuration_variables = KubernetesVariables
     _description = "Runs Determined's trials, and flows, as Jobs of a Kubernetes cluster."
     _display_name = "Determined (Kubernetes)"
 

@@ -23,7 +23,7 @@ from determined_service.state.change import Change
 
 r = kept_runs.c
 EXPERIMENT, PIPELINE, DELETION = r.experiment_id, r.pipeline_id, r.deletion_id
-Owner = sa.Column[Any]
+OwnerColumn = sa.Column[Any]
 """One of these columns."""
 
 QUIET_S = 20.0
@@ -32,14 +32,14 @@ LOST_S = 60.0
 """A driver that has not asked for this long, though its run is shown as running, is given up."""
 
 
-async def want(change: Change, owner: Owner, id: int) -> None:
+async def want(change: Change, owner: OwnerColumn, id: int) -> None:
     """Order a run for the owner, unless it has one or one is ordered already."""
     wanted = insert(kept_runs).values({owner: id}).on_conflict_do_nothing(index_elements=[owner])
     await change.conn.execute(wanted)
     change.notify(topics.KEPT_RUNS)
 
 
-async def wake(change: Change, owner: Owner, id: int) -> None:
+async def wake(change: Change, owner: OwnerColumn, id: int) -> None:
     """Has the run of an owner that goes on after its end started again, or made if there is none."""
     now = sa.func.now()
     await change.conn.execute(
@@ -59,7 +59,7 @@ async def wake(change: Change, owner: Owner, id: int) -> None:
     change.notify(topics.KEPT_RUNS)
 
 
-async def ended(change: Change, owner: Owner, id: int) -> None:
+async def ended(change: Change, owner: OwnerColumn, id: int) -> None:
     """The owner has ended: its run is looked at now, and gets its end if its flow cannot say it."""
     await change.conn.execute(
         sa.update(kept_runs).where(owner == id, ~r.settled).values(look_at=sa.func.now())
@@ -68,7 +68,11 @@ async def ended(change: Change, owner: Owner, id: int) -> None:
 
 
 async def taken(
-    conn: AsyncConnection, owner: Owner, id: int, flow_run_id: UUID | None, quiet_s: float = 0.0
+    conn: AsyncConnection,
+    owner: OwnerColumn,
+    id: int,
+    flow_run_id: UUID | None,
+    quiet_s: float = 0.0,
 ) -> None:
     """The flow of the owner has begun, as ``flow_run_id``, which need not be the run that was made for it.
 
@@ -95,7 +99,7 @@ async def taken(
 
 async def seen(
     conn: AsyncConnection,
-    owner: Owner,
+    owner: OwnerColumn,
     id: int,
     *wanted: sa.ColumnElement[bool],
     quiet_s: float = 0.0,

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base.db import Database
-from determined_service.scheduling.kept import KeptAllocations, Live
+from determined_service.scheduling.live_allocations import Live, LiveReader
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.snapshot import Snapshot
@@ -131,7 +131,7 @@ async def fill(conn: AsyncConnection, trial: int) -> None:
 
 
 async def test_only_changed_rows_are_read_again(db: Database) -> None:
-    kept = KeptAllocations()
+    kept = LiveReader()
     async with reader(db).connect() as conn:
         for trial in range(1, TRIALS):
             await fill(conn, trial)
@@ -162,5 +162,5 @@ async def test_unknown_values_are_read(db: Database) -> None:
     kept = snapshots()
     assert len((await look(db, kept)).requests) == 1
     await look(db, kept)
-    kept._kept._live = Live()
+    kept._reader._live = Live()
     assert await look(db, kept) == await look(db, snapshots())

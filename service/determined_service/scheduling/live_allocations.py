@@ -1,4 +1,4 @@
-"""The live allocations, kept in memory and read as changes: :class:`KeptAllocations`.
+"""The live allocations, kept in memory and read as changes: :class:`LiveReader`.
 
 To fetch thousands of rows costs several times what Postgres needs to find them. So a reader keeps what it has
 read and asks for what has changed since, by the rows' own marks: ``xmin`` is the transaction that wrote a
@@ -32,7 +32,7 @@ _CHANGES = sa.text(
     f"""
     WITH live AS MATERIALIZED (
         SELECT a.*, {_FRESH.format("a")} AS fresh FROM allocations a WHERE state <> 'TERMINATED'
-    ), owner AS MATERIALIZED (
+    ), terms AS MATERIALIZED (
         -- Once for each experiment: to take a long configuration apart costs more than all else.
         SELECT e.id, coalesce(queue_position, extract(epoch FROM start_time)::float8) AS position,
                (config #>> '{{resources,max_slots}}')::int AS max_slots,
@@ -68,8 +68,8 @@ _CHANGES = sa.text(
                     CASE WHEN state = 'REQUESTED' THEN extract(epoch FROM rests_until)::float8 END,
                     CASE WHEN state = 'REQUESTED' THEN waits_for END)), '[]')
                  FROM live WHERE fresh),
-        'owners', (SELECT coalesce(json_agg(json_build_array(
-                      id, position, max_slots, weight, placement, single_node, runner)), '[]') FROM owner),
+        'terms', (SELECT coalesce(json_agg(json_build_array(
+                      id, position, max_slots, weight, placement, single_node, runner)), '[]') FROM terms),
         'gangs', (SELECT coalesce(json_object_agg(allocation_id, parts), '{{}}') FROM gang),
         'banned', (SELECT coalesce(json_agg(json_build_array(trial_id, agents)), '[]') FROM banned)
     )::text
@@ -77,7 +77,7 @@ _CHANGES = sa.text(
 )
 
 
-class Row(NamedTuple):
+class LiveAllocation(NamedTuple):
     """An allocation that has not ended. Times in seconds since 1970; ``rests_until``, ``unplaced``: as of
     :class:`~.snapshot.Resting`."""
 
@@ -100,8 +100,8 @@ class Row(NamedTuple):
     unplaced: str | None
 
 
-class Owner(NamedTuple):
-    """What allocations share that are of one experiment. ``runner``: the task that runs its search."""
+class ExperimentTerms(NamedTuple):
+    """What the allocations of one experiment have in common. ``runner``: the task that runs its search."""
 
     position: float
     max_slots: int | None
@@ -116,14 +116,14 @@ class Live:
     """What has not ended, at one moment. Nothing in it changes later.
 
     ``rows``: by id, what waits in the order in which it came, what runs in the order in which it was placed;
-    ``owners`` by experiment; ``parts``: agents and their slots, of gangs; ``banned``: by trial that waits,
-    the agents that log policies exclude. Of owners and trials that have ended something may be left.
+    ``terms`` by experiment; ``parts``: agents and their slots, of gangs; ``banned``: by trial that waits,
+    the agents that log policies exclude. Entries of experiments and trials that have ended may be left over.
     ``number``: of the look, 0 for one that nobody counts. ``changed``: what is not as it was in the look
     before; None: all may be.
     """
 
-    rows: Mapping[str, Row] = field(default_factory=dict)
-    owners: Mapping[int, Owner] = field(default_factory=dict)
+    rows: Mapping[str, LiveAllocation] = field(default_factory=dict)
+    terms: Mapping[int, ExperimentTerms] = field(default_factory=dict)
     parts: Mapping[str, list[Any]] = field(default_factory=dict)
     banned: Mapping[int, frozenset[str]] = field(default_factory=dict)
     number: int = 0
@@ -132,14 +132,14 @@ class Live:
     @property
     def is_waited_for(self) -> bool:
         """Whether something wants slots, or is of an experiment that may hold too many."""
-        limited = {key for key, one in self.owners.items() if one.max_slots is not None}
+        limited = {key for key, one in self.terms.items() if one.max_slots is not None}
         return any(
             row.state == states.REQUESTED or row.experiment_id in limited
             for row in self.rows.values()
         )
 
 
-class KeptAllocations:
+class LiveReader:
     """Reads :class:`Live`, for one process and one database."""
 
     def __init__(self, whole_s: float = WHOLE_S) -> None:
@@ -179,15 +179,15 @@ async def _changes(conn: AsyncConnection, since: str | None) -> dict[str, Any]:
 
 
 def _all_of(found: dict[str, Any], number: int) -> Live:
-    rows = sorted((Row(*row) for row in found["rows"]), key=_place)
+    rows = sorted((LiveAllocation(*row) for row in found["rows"]), key=_place)
     return Live(
-        {row.id: row for row in rows}, _owners(found), found["gangs"], _banned(found), number
+        {row.id: row for row in rows}, _terms(found), found["gangs"], _banned(found), number
     )
 
 
 def _changed(before: Live, found: dict[str, Any]) -> Live | None:
     """``before`` with what was found; None when something is missing that should be known."""
-    fresh = {row[0]: Row(*row) for row in found["rows"]}
+    fresh = {row[0]: LiveAllocation(*row) for row in found["rows"]}
     there = set(found["ids"])
     rows = dict(before.rows)
     gone = rows.keys() - there
@@ -207,17 +207,17 @@ def _changed(before: Live, found: dict[str, Any]) -> Live | None:
         rows = {row.id: row for row in sorted(rows.values(), key=_place)}
     gangs = found["gangs"]
     # Both come along with each row that is fresh: mostly as they are known.
-    owners = {key: one for key, one in _owners(found).items() if before.owners.get(key) != one}
+    terms = {key: one for key, one in _terms(found).items() if before.terms.get(key) != one}
     banned = {key: one for key, one in _banned(found).items() if before.banned.get(key) != one}
     changed = {*gone, *fresh}
     changed |= {key for key in {*gangs, *before.parts} if gangs.get(key) != before.parts.get(key)}
-    if owners or banned:
+    if terms or banned:
         changed |= {
-            row.id for row in rows.values() if row.experiment_id in owners or row.trial_id in banned
+            row.id for row in rows.values() if row.experiment_id in terms or row.trial_id in banned
         }
     return Live(
         rows,
-        {**before.owners, **owners} if owners else before.owners,
+        {**before.terms, **terms} if terms else before.terms,
         gangs,
         {**before.banned, **banned} if banned else before.banned,
         before.number + 1,
@@ -225,14 +225,14 @@ def _changed(before: Live, found: dict[str, Any]) -> Live | None:
     )
 
 
-def _owners(found: dict[str, Any]) -> dict[int, Owner]:
-    return {one[0]: Owner(*one[1:]) for one in found["owners"]}
+def _terms(found: dict[str, Any]) -> dict[int, ExperimentTerms]:
+    return {one[0]: ExperimentTerms(*one[1:]) for one in found["terms"]}
 
 
 def _banned(found: dict[str, Any]) -> dict[int, frozenset[str]]:
     return {trial: frozenset(agents) for trial, agents in found["banned"]}
 
 
-def _place(row: Row) -> tuple[float, float, str]:
+def _place(row: LiveAllocation) -> tuple[float, float, str]:
     began = row.since if row.assigned is None else row.assigned
     return began, math.inf if row.trial_id is None else row.trial_id, row.id
