@@ -50,13 +50,12 @@ async def thinned(
     """
     found: dict[int, list[sa.Row[Any]]] = {one: [] for one in trial_ids}
     of_metric = (*wanted, m.metrics.has_key(metric))
-    long = await _longer(conn, trial_ids, of_metric, most)
-    short = _points(names).where(
-        m.trial_id.in_([one for one in found if one not in long]), *of_metric
-    )
-    for row in await conn.execute(short) if len(long) < len(found) else ():
+    trial = _each(found)
+    first = _points(names).where(m.trial_id == trial.c.id, *of_metric)
+    some = first.order_by(*_ORDER).limit(most + 1).lateral("some")
+    for row in await conn.execute(sa.select(*some.c).select_from(trial.join(some, sa.true()))):
         found[row.trial_id].append(row)
-    ends = await _ends(conn, long, of_metric)
+    ends = await _ends(conn, [one for one in found if len(found[one]) > most], of_metric)
     stretches = max(1, (most - 2) // 2)
     ids: list[int] = []
     for row in ends:
@@ -75,20 +74,6 @@ async def thinned(
         for row in await conn.execute(_points(names).where(m.id == chosen)):
             found[row.trial_id].append(row)
     return {one: sorted(points, key=_place) for one, points in found.items()}
-
-
-async def _longer(
-    conn: AsyncConnection,
-    trial_ids: Collection[int],
-    wanted: Sequence[sa.ColumnElement[bool]],
-    most: int,
-) -> list[int]:
-    """The trials with more than ``most`` such reports, of which none is read further."""
-    trial = _each(trial_ids)
-    next_one = sa.select(m.id).where(m.trial_id == trial.c.id, *wanted).order_by(*_ORDER)
-    beyond = next_one.offset(most).limit(1).lateral("beyond")
-    found = await conn.execute(sa.select(trial.c.id).select_from(trial.join(beyond, sa.true())))
-    return list(found.scalars())
 
 
 def _place(row: sa.Row[Any]) -> tuple[int, int]:
