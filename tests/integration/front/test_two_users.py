@@ -24,6 +24,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "/find": {"q": "zq"},
     "/experiments": {"q": "zq"},
     "/curves/trials": {"id": "{trial_id}", "metric": "validation.loss"},
+    "/cluster": {"agent": "agent-1"},
     "/compare": {"trial": "{trial_id}"},
 }
 """Parameters of pages that show nothing without them."""
