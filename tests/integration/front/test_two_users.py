@@ -25,6 +25,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "/find": {"q": "zq"},
     "/experiments": {"q": "zq"},
     "/curves/trials": {"id": "{trial_id}", "metric": "validation.loss"},
+    "/cluster": {"agent": "agent-1"},
     "/compare": {"trial": "{trial_id}"},
     "/curves/trials/{trial_id}/profiler": {"group": "cpu", "leaf": "cpu"},
 }
