@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from determined_service.base import topics
 from determined_service.base.bounds import Id
 from determined_service.base.errors import BadRequest
 from determined_service.base.pages import FRONT_HOME
@@ -124,7 +125,7 @@ async def compare(
         "compare",
         request,
         visit,
-        live=" ".join(f"experiment:{one['id']}" for one in active[:MOST_TOPICS]),
+        live=" ".join(topics.experiment(one["id"]) for one in active[:MOST_TOPICS]),
         command=f"det trial describe {found[0]['id']}"
         if found
         else "det experiment list-trials ID",

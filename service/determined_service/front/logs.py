@@ -12,6 +12,7 @@ import orjson
 from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
+from determined_service.base import topics
 from determined_service.base.bounds import BigCount, BigId, Id, Name, Pattern
 from determined_service.base.errors import NotFound
 from determined_service.base.pages import FRONT_HOME
@@ -212,7 +213,7 @@ def _live(found: dict[str, Any], wanted: Wanted) -> str:
     """The topics of a window that grows: what the trial's last task prints, and its state."""
     if found.get("endTime") or not wanted.is_end:
         return ""
-    return f"trial:{found['id']} logs:{found['taskId']}"
+    return f"{topics.trial(found['id'])} {topics.logs(found['taskId'])}"
 
 
 @router.get("/experiments/{experiment_id}/logs", include_in_schema=False)
@@ -275,7 +276,7 @@ async def of_task(request: Request, visit: Visitor, task_id: Name, wanted: Wante
         "task_logs",
         request,
         visit,
-        live=f"logs:{task_id} task:{task_id}" if goes_on else "",
+        live=f"{topics.logs(task_id)} {topics.task(task_id)}" if goes_on else "",
         command=f"det task logs {task_id}",
         task=found,
         task_id=task_id,

@@ -17,6 +17,7 @@ from determined.expconf import ConfigError, load_yaml
 from determined.expconf.tasks import merged_above
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base import topics
 from determined_service.base.aside import aside
 from determined_service.base.errors import ApiError, BadRequest, Conflict
 from determined_service.base.pages import FRONT_HOME
@@ -273,7 +274,7 @@ async def one_task(request: Request, visit: Visitor, task_id: str) -> Response:
     )
     config = task["config"]
     shown = "" if config is None else await aside(len(config), _as_yaml, config)
-    live = f"trial:{task['trialId']}" if task["trialId"] else f"task:{task_id}"
+    live = topics.trial(task["trialId"]) if task["trialId"] else topics.task(task_id)
     return page(
         "task",
         request,

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base import topics
 from determined_service.base.bounds import BigCount, Id
 from determined_service.base.errors import ApiError, NotFound
 from determined_service.base.json import dumps
@@ -78,7 +79,7 @@ async def head(visit: Visit, trial_id: int, tab: str = "") -> dict[str, Any]:
         "may_kill": bool(may) and not trial.get("endTime") and not found["unmanaged"],
         "may_dump": bool(may_enter) and not found["unmanaged"],
         "may_open": visit.may(Action.CREATE, Kind.TASK) and not found["unmanaged"],
-        "live": "" if trial.get("endTime") else f"trial:{trial_id}",
+        "live": "" if trial.get("endTime") else topics.trial(trial_id),
         "command": f"det trial describe {trial_id}",
     }
 

@@ -17,7 +17,7 @@ TEMPLATE: dict[str, Any] = {
         "name": "{{ name }}",
     },
     "variables": {
-        "description": "What a deployment may set for its runs.",
+        "description": "The settings that a deployment may give its runs.",
         "properties": {
             "name": {
                 "anyOf": [{"type": "string"}, {"type": "null"}],

@@ -86,6 +86,7 @@ def test_every_group_loads_and_has_help(det: Det, name: str) -> None:
         "exec",
         "attach",
         "init",
+        "open",
     ):  # commands, no groups
         assert det(name.split("|")[0], "help").stdout == result.stdout
 

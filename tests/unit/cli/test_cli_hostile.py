@@ -143,6 +143,7 @@ def evil(service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     tried |= {"cached": True, "best": {"metric": EVIL, "trialId": EVIL, "checkpoint": EVIL}}
     step = {"name": EVIL, "state": EVIL, "needs": [EVIL], "reason": LONG, "experiments": [tried]}
     step |= {"earlierExperiments": [tried], "startTime": None, "endTime": None}
+    service.sources = [{"path": EVIL, "value": LONG, "source": EVIL}]
     service.template = {"name": EVIL, "config": {EVIL: LONG}, "workspaceId": 1}
     service.access_token = {"id": 1, "userId": 1, "username": EVIL, "description": LONG}
     service.access_token |= {"createdAt": None, "expiry": "9999-12-31T00:00:00Z", "revoked": False}
@@ -351,6 +352,7 @@ OTHERS = {
         "notebook delete-files",
         "tensorboard start",
         "tensorboard open",
+        "open",
     ),
     *(
         "dev auth-token",

@@ -279,6 +279,7 @@ class FakeService:
         self.pools: list[Any] = [{"name": "default", "defaultComputePool": True}]
         self.model_def = b""
         self.warnings: list[str] = []
+        self.sources: list[dict[str, Any]] = []
         self.remarks: list[str] = []
         self.own_log: list[Any] = []
         self.jobs: list[Any] = []
@@ -638,6 +639,7 @@ class FakeService:
             "config": CONFIG,
             "warnings": self.warnings,
             "remarks": self.remarks,
+            "sources": self.sources,
         }
 
     def _jobs(self, request: httpx.Request) -> Any:

@@ -16,7 +16,7 @@ BARE = ("1.x", None, None, None, None, None, None, None)
 
 
 def row(id_: int, line: bytes, origin: tuple[Any, ...]) -> Any:
-    return (id_, TIME, line, *origin)
+    return (id_, TIME, line, None, *origin)
 
 
 def results(rows: list[Any], trial_id: int | None = None) -> list[dict[str, Any]]:

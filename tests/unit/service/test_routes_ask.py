@@ -95,6 +95,7 @@ def test_only_reading_is_declared_by_get() -> None:
         ("POST", "/searcher/preview"),
         ("POST", "/api/v1/experiments/{experiment_id}/file"),
         ("POST", "/api/v1/groups/search"),
+        ("POST", "/api/v1/runs"),
         ("POST", "/api/v1/roles/search"),
         ("POST", "/api/v1/roles/search/by-assignability"),
         ("POST", "/api/v1/roles/search/by-ids"),
