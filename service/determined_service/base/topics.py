@@ -16,7 +16,7 @@ RETRAININGS = "retrainings"
 """A model is to be trained again, or a run of that has changed."""
 
 PIPELINES = "pipelines"
-"""A schedule of a pipeline has changed."""
+"""A schedule of a pipeline has changed, or a pipeline has another state."""
 
 SERVICE_LOG = "service log"
 """Of one process alone, which announces it to itself: there is a new line in its log."""

@@ -22,6 +22,8 @@ async def touch(change: Change, pipeline_id: int, **values: Any) -> None:
         changed.values(changes=p.changes + 1, **values).returning(p.retraining_run_id)
     )
     change.notify(topics.pipeline(pipeline_id))
+    if "state" in values:
+        change.notify(topics.PIPELINES)
     if (run_id := found.scalar_one_or_none()) is not None:
         await of_retraining.follow(change, pipeline_id, run_id)
 

@@ -50,6 +50,7 @@ def filled(text: str, mine: Mine) -> str:
         "name": mine.word,
         "task_id": mine.tasks["commands"],
         "path": f"{mine.word}.pt",
+        "file_path": f"{mine.word}.pt",
         "line_id": 1,
     }
     return re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: str(values[found[1]]), text)
