@@ -92,6 +92,24 @@ def test_the_cookie_of_pages_is_not_a_token(mlflow_cluster: Cluster, cookie: str
             assert api.get(LIST).status_code == 401
 
 
+def test_the_cookie_of_one_kind_of_pages_opens_no_other(
+    mlflow_cluster: Cluster, cookie: str
+) -> None:
+    """Gains: programs run in the user's name, by whoever has the cookie of MLflow's pages."""
+    host = f"det.localhost:{httpx.URL(mlflow_cluster.url).port}"
+    headers = {"Host": host, "Origin": f"http://{host}"}
+    with httpx.Client(base_url=mlflow_cluster.url, headers=headers, timeout=180) as browser:
+        form = {"username": "determined", "password": "", "to": ""}
+        given = browser.post("/det/login", data=form).headers["set-cookie"].partition(";")[0]
+        own = browser.get("/det/", headers={"Cookie": given})
+        assert own.status_code == 200
+        other = browser.get("/det/", headers={"Cookie": f"determined-front={cookie}"})
+        assert (other.status_code, other.headers["location"]) == (302, "/det/login?to=%2Fdet%2F")
+    cookies = {"determined-session": given.partition("=")[2]}
+    with mlflow_cluster.browser(cookies=cookies) as browser:
+        assert browser.get(LIST).status_code == 401
+
+
 def test_a_token_is_not_a_pages_cookie(mlflow_cluster: Cluster) -> None:
     """Gains: nothing more than the token; but such a cookie would be one of the earlier kind."""
     cookies = {"determined-session": mlflow_cluster.token}

@@ -34,7 +34,7 @@ from determined_service.access.principal import (
     ended,
 )
 from determined_service.access.roles import rights_within, roles_column, standing
-from determined_service.access.sessions import ACCESS, PAGES, SEEN, note_use
+from determined_service.access.sessions import ACCESS, PAGES, SEEN, begin_of, note_use
 from determined_service.access.tokens import new_token, token_hash
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -200,10 +200,12 @@ class Authenticator:
             raise Unauthenticated("this token is a browser's, for its cookie alone: log in")
         return await self._find(token)
 
-    async def of_pages(self, token: str) -> Principal:
-        """The user of a browser's cookie. Raises Unauthenticated."""
-        if not token.startswith(PAGES):
-            raise Unauthenticated("this cookie is of an earlier release: log in again")
+    async def of_pages(self, token: str, label: str) -> Principal:
+        """The user of a browser's cookie at the pages ``label``. Raises Unauthenticated."""
+        if not token.startswith(begin_of(label)):
+            raise Unauthenticated(
+                "this cookie is of an earlier release, or of other pages: log in again"
+            )
         return await self._find(token)
 
     async def _find(self, token: str) -> Principal:

@@ -106,7 +106,7 @@ async def _asker(request: Request) -> Principal:
     if token is None:
         return await asker(request)
     auth: Authenticator = request.app.state.auth
-    found = await auth.of_pages(token)
+    found = await auth.of_pages(token, MLFLOW.label)
     count(request, found)
     return found
 

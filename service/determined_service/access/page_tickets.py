@@ -77,7 +77,8 @@ async def use_ticket(
     # Of two requests with one ticket the second waits here, and then finds it used.
     if (await conn.execute(used.returning(_t.session_id))).first() is None or holder is None:
         return None
-    return await open_pages(conn, holder.user_id, most), holder
+    label = pages.partition(" ")[0]
+    return await open_pages(conn, holder.user_id, most, label=label), holder
 
 
 def of_mlflow(state: str) -> str:

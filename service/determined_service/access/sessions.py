@@ -36,9 +36,15 @@ _UNUSED = sa.text(
 )
 
 
-async def open_pages(conn: AsyncConnection, user_id: int, most: int) -> str:
-    """The token of a new session of a browser: see :data:`PAGES`."""
-    return await open_session(conn, user_id, most, f"{PAGES}{new_token()}", PAGES_LIFE)
+def begin_of(label: str) -> str:
+    """How the tokens of sessions of the pages ``label`` (one of ``hosts.PAGES``) begin."""
+    return f"{PAGES}{label}."
+
+
+async def open_pages(conn: AsyncConnection, user_id: int, most: int, *, label: str) -> str:
+    """The token of a new session of a browser, good for the pages ``label`` alone: see :data:`PAGES`."""
+    token = f"{begin_of(label)}{new_token()}"
+    return await open_session(conn, user_id, most, token, PAGES_LIFE)
 
 
 async def open_session(

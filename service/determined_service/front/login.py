@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from urllib.parse import parse_qs
 
 from fastapi import Request
@@ -19,6 +20,7 @@ from determined_service.public import login as public_login
 from determined_service.web.state import Db, SettingsOf, Throttle
 
 router = PageRouter()
+_opening = functools.partial(open_pages, label=FRONT.label)
 
 
 @router.get("/login", include_in_schema=False)
@@ -40,7 +42,7 @@ async def log_in_here(
     to = given.get("to", [""])[0]
     login = await public_login.read_form(request)
     try:
-        token, _ = await log_in(login, request, db, settings, throttle, open_pages)
+        token, _ = await log_in(login, request, db, settings, throttle, _opening)
     except (Unauthenticated, Forbidden, TooManyRequests) as refusal:
         return page(
             "login",

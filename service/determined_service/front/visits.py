@@ -197,7 +197,7 @@ async def visitor(request: Request) -> tuple[str, Principal]:
     if token is None:
         raise LoginNeeded
     try:
-        return token, await request.app.state.auth.of_pages(token)
+        return token, await request.app.state.auth.of_pages(token, FRONT.label)
     except Unauthenticated:
         raise LoginNeeded from None
 

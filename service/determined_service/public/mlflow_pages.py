@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -52,6 +53,7 @@ from determined_service.web.router import Router
 from determined_service.web.state import Db, SettingsOf, Throttle
 
 router = Router("MLflow")
+_opening = functools.partial(open_pages, label=MLFLOW.label)
 
 Visitor = Annotated[Principal | None, may_in_browser(Action.READ, Kind.EXPERIMENT)]
 
@@ -139,7 +141,7 @@ async def log_in_here(
         return RedirectResponse(f"{own}/mlflow/", 303, headers={"Cache-Control": "no-store"})
     login = await read_form(request)
     try:
-        token, _ = await log_in(login, request, db, settings, throttle, open_pages)
+        token, _ = await log_in(login, request, db, settings, throttle, _opening)
     except (Unauthenticated, Forbidden, TooManyRequests) as refusal:
         return _page(
             "login",
@@ -202,7 +204,7 @@ async def _is_logged_in(request: Request) -> bool:
     try:
         token = MLFLOW.token(request)
         if token is not None:
-            await auth.of_pages(token)
+            await auth.of_pages(token, MLFLOW.label)
     except (Forbidden, Unauthenticated):
         return False
     return token is not None

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from determined_service import front
 from determined_service.access.sessions import open_pages
+from determined_service.base import hosts
 from determined_service.base.pages import FRONT_HOME
 from tests.integration.front.conftest import Pages
 from tests.integration.roles import put_mode, take
@@ -60,7 +61,7 @@ async def visitor(app: FastAPI, user_id: int) -> Pages:
     """A browser in which that user is logged in."""
     found = Pages(app)
     async with app.state.db.tx() as conn:
-        token = await open_pages(conn, user_id, 10)
+        token = await open_pages(conn, user_id, 10, label=hosts.FRONT)
     found.client.cookies.set("determined-front", token, domain="det.localhost")
     return found
 
