@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from determined_deployments.local import daemon
+from determined_deployments.local.layout import Layout
 from tests.integration.browser import open_browser
 from tests.integration.front.test_browser import complaints
 from tests.local_cluster import LocalCluster
@@ -177,3 +179,26 @@ def test_a_day(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) 
         driver.get(f"{base}/experiments/1")
         assert reader.path() == "/det/login"
         assert shown["id"] == 1
+
+
+def test_a_page_goes_on_when_the_service_was_killed(
+    cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with open_browser(tmp_path_factory.mktemp("chromium")) as driver:
+        reader = Reader(driver)
+        driver.get(cluster.det("open", "--no-browser").stdout.strip())
+        driver.get(f"{driver.current_url.partition('/det/')[0]}/det/experiments")
+        note = driver.find_element("id", "away")
+        service = daemon.running(Layout.of(cluster.data_dir), "service")
+        assert service is not None
+        service.kill()
+        until("the page says it", note.is_displayed)
+        cluster.up()
+        until("the page goes on", lambda: not note.is_displayed())
+        cluster.submit(
+            tmp_path_factory.mktemp("after"),
+            "name: begun after that\nentrypoint: python3 train.py\nmax_restarts: 0\n"
+            "searcher: {name: single, metric: x, max_length: {batches: 1}}\n",
+            train_py=FAILS,
+        )
+        reader.reads("begun after that")
