@@ -209,7 +209,7 @@ class ClusterConfig(Section):
     log: Annotated[Any, NotUsed("`det deploy local logs service` prints the service's log")] = (
         Field(None, exclude=True)
     )
-    root: Annotated[Any, NotUsed("the service has no pages to serve from a folder")] = Field(
+    root: Annotated[Any, NotUsed("the service's pages come with it, not from a folder")] = Field(
         None, exclude=True
     )
     cache: Annotated[Any, NotUsed("model definitions are kept in Postgres")] = Field(
