@@ -510,6 +510,22 @@ class Experiment:
             self._fill(answer["experiment"], None)
         return answer
 
+    def _repr_html_(self) -> str:
+        from determined.experimental import _notebook_view
+
+        found = self.document
+        facts = {
+            "state": self.state and self.state.value.removeprefix("STATE_").lower(),
+            "why": found.get("reason") or None,
+            "searcher": found.get("searcherType"),
+            "trials": found.get("numTrials"),
+            f"best {found.get('searcherMetric') or 'value'}": found.get("bestTrialSearcherMetric"),
+            "best trial": found.get("bestTrialId"),
+            "owner": found.get("username"),
+            "project": found.get("projectName"),
+        }
+        return _notebook_view.table(f"experiment {self._id} {self.name or ''}", self.page(), facts)
+
     def __repr__(self) -> str:
         return f"Experiment(id={self._id}, name={self.name!r})"
 

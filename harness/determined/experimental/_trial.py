@@ -254,6 +254,23 @@ class Trial:
             raise _checkpoint.none_found(f"trial {self.id}")
         return found
 
+    def _repr_html_(self) -> str:
+        from determined.common.wire import pages
+        from determined.experimental import _notebook_view
+
+        facts = {
+            "experiment": self.experiment_id,
+            "state": self.state and self.state.value.removeprefix("STATE_").lower(),
+            "why": self.document.get("reason") or None,
+            "steps": self.steps_completed,
+            "restarts": self.restarts or None,
+            "best value": self.document.get("searcherMetricValue"),
+            **(self.hparams or {}),
+        }
+        return _notebook_view.table(
+            f"trial {self.id}", self._session.master + pages.trial(self.id), facts
+        )
+
     def __repr__(self) -> str:
         return f"Trial(id={self.id}, experiment_id={self.experiment_id})"
 
