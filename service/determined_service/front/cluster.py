@@ -7,7 +7,7 @@ import datetime
 import zlib
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from fastapi import Query, Request
 from starlette.responses import Response
@@ -19,7 +19,7 @@ from determined_service.base.pages import FRONT_HOME
 from determined_service.front.actions import FormAction, offer
 from determined_service.front.experiments import PIECE
 from determined_service.front.forms import Form, read_form
-from determined_service.front.rendering import PageRouter, back, page
+from determined_service.front.rendering import PageRouter, addresses, back, page
 from determined_service.front.visits import Visit, Visitor
 
 router = PageRouter()
@@ -127,12 +127,7 @@ def _with_tasks(agent: dict[str, Any]) -> dict[str, Any]:
 
 
 def _address_of(tab: str, **given: Any) -> Any:
-    def address(**changed: Any) -> str:
-        left = {name: value for name, value in {**given, **changed}.items() if value}
-        query = f"?{urlencode(left)}" if left else ""
-        return f"{BASE}{f'/{tab}' if tab else ''}{query}"
-
-    return address
+    return addresses(f"{BASE}/{tab}" if tab else BASE, **given)
 
 
 @router.get("/cluster/queue", include_in_schema=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import Query, Request
 from starlette.responses import Response
@@ -15,7 +14,7 @@ from determined_service.base import topics
 from determined_service.base.bounds import Id
 from determined_service.base.pages import FRONT_HOME
 from determined_service.front.experiments import PIECE
-from determined_service.front.rendering import PageRouter, page, state
+from determined_service.front.rendering import PageRouter, addresses, page, state
 from determined_service.front.visits import Visit, Visitor
 
 router = PageRouter()
@@ -122,10 +121,6 @@ async def trials_page(
         },
     )
 
-    def address(**changed: Any) -> str:
-        left = {"sort": sort, "order": order, "offset": 0, **changed}
-        return f"{shown['base']}/trials?{urlencode({k: v for k, v in left.items() if v})}"
-
     return page(
         "experiment_trials",
         request,
@@ -136,6 +131,6 @@ async def trials_page(
         sort=sort,
         order=order,
         sorts=SORTS,
-        address=address,
+        address=addresses(f"{shown['base']}/trials", sort=sort, order=order),
         **shown,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import Query, Request
@@ -16,7 +15,7 @@ from determined_service.base.bounds import Id
 from determined_service.front.actions import FormAction, offer
 from determined_service.front.experiment import head
 from determined_service.front.experiments import PIECE
-from determined_service.front.rendering import PageRouter, page
+from determined_service.front.rendering import PageRouter, addresses, page
 from determined_service.front.visits import Visitor
 
 router = PageRouter()
@@ -74,10 +73,6 @@ async def checkpoints(
         Action.DELETE, Kind.CHECKPOINT, [UUID(one["uuid"]) for one in listed]
     )
 
-    def address(**changed: Any) -> str:
-        left = {"sort": sort, "order": order, "offset": 0, **changed}
-        return f"{shown['base']}/checkpoints?{urlencode({k: v for k, v in left.items() if v})}"
-
     return page(
         "experiment_checkpoints",
         request,
@@ -91,6 +86,6 @@ async def checkpoints(
         sort=sort,
         order=order,
         sorts=SORTS,
-        address=address,
+        address=addresses(f"{shown['base']}/checkpoints", sort=sort, order=order),
         **(shown | {"command": f"det experiment list-checkpoints {experiment_id}"}),
     )

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-import itertools
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
 
 from fastapi import Query, Request
 from starlette.responses import Response
 
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.base.aside import LONG_BYTES, aside
 from determined_service.base.bounds import Id
 from determined_service.base.json import dumps
 from determined_service.base.pages import FRONT_HOME
 from determined_service.front.actions import FormAction, offer
+from determined_service.front.diffs import Diff, diff
 from determined_service.front.experiments import PIECE
 from determined_service.front.forms import Form
-from determined_service.front.rendering import PageRouter, page
+from determined_service.front.rendering import PageRouter, addresses, page, segment
 from determined_service.front.visits import Visit, Visitor
 
 router = PageRouter()
 
-MOST_LINES = 5000
-"""Of a difference."""
 SORTS = {
     "name": ("Name", "SORT_BY_NAME"),
     "versions": ("Versions", "SORT_BY_NUM_VERSIONS"),
@@ -143,10 +140,7 @@ async def list_models(
         visit.get("/retrainings", {"limit": PIECE}),
     )
 
-    def address(**changed: Any) -> str:
-        given = {"q": q, "sort": sort, "order": order, "archived": "true" if archived else ""}
-        return f"{FRONT_HOME}/models?{urlencode({k: v for k, v in (given | changed).items() if v})}"
-
+    kept = {"q": q, "sort": sort, "order": order, "archived": "true" if archived else ""}
     return page(
         "models",
         request,
@@ -161,23 +155,19 @@ async def list_models(
         sort=sort,
         order=order,
         sorts=SORTS,
-        address=address,
+        address=addresses(f"{FRONT_HOME}/models", **kept),
     )
 
 
 async def _head(visit: Visit, name: str) -> dict[str, Any]:
-    model = (await visit.get(f"/models/{_escaped(name)}"))["model"]
+    model = (await visit.get(f"/models/{segment(name)}"))["model"]
     may = await visit.permitted(Action.CHANGE, Kind.MODEL, [model["name"]])
     return {
         "model": model,
         "may_change": bool(may) and not model["archived"],
         "may_archive": bool(may),
-        "base": f"{FRONT_HOME}/models/{_escaped(model['name'])}",
+        "base": f"{FRONT_HOME}/models/{segment(model['name'])}",
     }
-
-
-def _escaped(name: str) -> str:
-    return quote(name, safe="")
 
 
 @router.get("/models/{name}", include_in_schema=False)
@@ -189,7 +179,7 @@ async def one_model(
 ) -> Response:
     """A model: versions, aliases with their history, notes, and its retraining."""
     shown = await _head(visit, name)
-    path = f"/models/{_escaped(shown['model']['name'])}"
+    path = f"/models/{segment(shown['model']['name'])}"
     versions, history, retraining, runs = await asyncio.gather(
         visit.get(
             f"{path}/versions",
@@ -205,9 +195,6 @@ async def one_model(
         visit.maybe(f"{path}/retraining/runs", {"limit": 20}),
     )
 
-    def address(**changed: Any) -> str:
-        return f"{shown['base']}?{urlencode({k: v for k, v in changed.items() if v})}"
-
     return page(
         "model",
         request,
@@ -219,7 +206,7 @@ async def one_model(
         history=history["moves"],
         retraining=(retraining or {}).get("retraining"),
         runs=(runs or {}).get("runs", []),
-        address=address,
+        address=addresses(shown["base"]),
         **shown,
     )
 
@@ -230,7 +217,7 @@ async def one_version(
 ) -> Response:
     """A version: its checkpoint, where it comes from, what uses it; and what differs from ``against``."""
     shown = await _head(visit, name)
-    path = f"/models/{_escaped(shown['model']['name'])}/versions"
+    path = f"/models/{segment(shown['model']['name'])}/versions"
     found, uses, all_versions = await asyncio.gather(
         visit.get(f"{path}/{version}"),
         visit.maybe(f"{path}/{version}/metrics"),
@@ -248,22 +235,16 @@ async def one_version(
         uses=(uses or {}).get("metrics", [])[:50],
         numbers=[each["version"] for each in all_versions["modelVersions"]],
         against=against,
-        difference=_difference(other, one) if other else [],
+        diff=await _difference(other, one) if other else None,
         **shown,
     )
 
 
-def _difference(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The lines of a unified diff of what two versions were trained with, and have."""
-    texts = [_described(one) for one in (before, after)]
-    lines = difflib.unified_diff(
-        texts[0],
-        texts[1],
-        f"version {before['version']}",
-        f"version {after['version']}",
-        lineterm="",
-    )
-    return list(itertools.islice(lines, MOST_LINES))
+async def _difference(before: dict[str, Any], after: dict[str, Any]) -> Diff:
+    """The difference of what two versions were trained with, and have."""
+    texts = [await aside(LONG_BYTES + 1, _described, one) for one in (before, after)]
+    names = (f"version {before['version']}", f"version {after['version']}")
+    return await diff("\n".join(texts[0]), "\n".join(texts[1]), names)
 
 
 def _described(version: dict[str, Any]) -> list[str]:

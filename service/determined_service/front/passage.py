@@ -10,15 +10,13 @@ import asyncio
 from collections.abc import Callable
 from urllib.parse import urlencode
 
-import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from determined.common.wire import limits
 from determined_service.base.aside import aside
-from determined_service.base.errors import of_answer
 from determined_service.front.rendering import refused
-from determined_service.front.visits import Parameters, Visit
+from determined_service.front.visits import Parameters, Visit, refusal_of
 
 _PASSED_ON = (b"range", b"if-range")
 _KEPT = (
@@ -107,11 +105,7 @@ class Passage(Response):
 
     async def page_of(self, status: int, body: bytes) -> Response:
         """The page about REST's refusal."""
-        try:
-            message = str(orjson.loads(body)["message"])
-        except (ValueError, KeyError, TypeError):
-            message = f"the service answered {status}"
-        return refused(self._visit.request, of_answer(status, message))
+        return refused(self._visit.request, refusal_of(status, body))
 
 
 class _Way:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import Query, Request
 from starlette.responses import Response
@@ -16,7 +15,7 @@ from determined_service.base.bounds import Id
 from determined_service.base.pages import FRONT_HOME
 from determined_service.front.actions import FormAction, offer
 from determined_service.front.experiments import PIECE
-from determined_service.front.rendering import PageRouter, page
+from determined_service.front.rendering import PageRouter, addresses, page
 from determined_service.front.visits import Visitor
 
 router = PageRouter()
@@ -57,9 +56,6 @@ async def list_pipelines(
     """Pipelines in pieces, the latest first."""
     found = await visit.get("/pipelines", {"limit": PIECE, "offset": offset})
 
-    def address(**changed: Any) -> str:
-        return f"{FRONT_HOME}/pipelines?{urlencode({k: v for k, v in changed.items() if v})}"
-
     return page(
         "pipelines",
         request,
@@ -68,7 +64,7 @@ async def list_pipelines(
         command="det pipeline list",
         found=found["pipelines"],
         pagination=found["pagination"],
-        address=address,
+        address=addresses(f"{FRONT_HOME}/pipelines"),
     )
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlencode
 
 import jinja2
 from fastapi import Request
@@ -21,7 +21,6 @@ from starlette.responses import RedirectResponse, Response
 from determined.__version__ import __version__
 from determined.common import printable
 from determined_service.base.errors import ApiError, BadRequest
-from determined_service.base.json import dumps
 from determined_service.base.pages import FRONT_HOME, is_front, of_service
 from determined_service.front import assets
 from determined_service.front.visits import Elsewhere, LoginNeeded, Visit
@@ -44,10 +43,6 @@ SAID = "determined-said"
 SAID_BYTES = 1500
 LOOK = "determined-look"
 """The cookie with the reader's theme: ``light`` or ``dark``; else the browser's own choice."""
-ACTIVE = frozenset(
-    {"ACTIVE", "RUNNING", "STARTING", "QUEUED", "PULLING", "STOPPING_CANCELED", "STOPPING_KILLED"}
-)
-"""The states of what goes on."""
 
 
 def finalize(value: Any) -> Any:
@@ -119,12 +114,17 @@ def segment(text: Any) -> str:
     return quote(str(text), safe="")
 
 
-def embedded(value: Any) -> Markup:
-    """A value as JSON inside a page, which no text in it can end."""
-    text = dumps(value).decode()
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
+def addresses(base: str, **given: Any) -> Callable[..., str]:
+    """Addresses of one list's parts: ``base`` with the parameters ``given``, of which a call may change some.
+
+    Parameters without a value are left out.
+    """
+
+    def address(**changed: Any) -> str:
+        left = {name: value for name, value in {**given, **changed}.items() if value}
+        return f"{base}?{urlencode(left, doseq=True)}" if left else base
+
+    return address
 
 
 @functools.cache
@@ -138,10 +138,9 @@ def _environment() -> jinja2.Environment:
         finalize=finalize,
         auto_reload=False,
     )
-    filters = (number, size, duration, when, state, tidy, segment, embedded)
+    filters = (number, size, duration, when, state, tidy, segment)
     found.filters |= {one.__name__: one for one in filters}
     found.globals |= {"asset": assets.address, "home": FRONT_HOME, "version": __version__}
-    found.globals["active_states"] = ACTIVE
     return found
 
 

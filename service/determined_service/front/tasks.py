@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import orjson
 import yaml
@@ -24,7 +24,7 @@ from determined_service.base.pages import FRONT_HOME
 from determined_service.front.actions import FormAction, offer
 from determined_service.front.experiments import PIECE
 from determined_service.front.forms import Form, read_form
-from determined_service.front.rendering import PageRouter, back, page, state
+from determined_service.front.rendering import PageRouter, addresses, back, page, state
 from determined_service.front.visits import Visit, Visitor
 
 router = PageRouter()
@@ -73,10 +73,6 @@ async def list_tasks(
         Action.CHANGE, Kind.TASK, [one["id"] for one in rows if one["lives"]]
     )
 
-    def address(**changed: Any) -> str:
-        left = {name: value for name, value in {"kind": kind, **changed}.items() if value}
-        return f"{BASE}{f'?{urlencode(left)}' if left else ''}"
-
     return page(
         "tasks",
         request,
@@ -90,7 +86,7 @@ async def list_tasks(
         pagination=pagination,
         offset=offset,
         piece=PIECE,
-        address=address,
+        address=addresses(BASE, kind=kind),
         may_launch=visit.may(Action.CREATE, Kind.TASK),
     )
 

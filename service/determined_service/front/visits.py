@@ -97,10 +97,6 @@ class Visit:
             raise of_answer(last.get("httpCode", 500), last.get("message", "the answer broke off"))
         return [line["result"] for line in found]
 
-    async def text(self, path: str, parameters: Parameters | None = None) -> str:
-        """The text of an answer that is no JSON. Raises the ApiError that REST answers."""
-        return (await self._ask("GET", path, None, parameters)).text
-
     def may(self, action: Action, kind: Kind) -> bool:
         """True if the visitor may do this to things of ``kind`` at all."""
         try:
@@ -128,7 +124,7 @@ class Visit:
         # In a task of its own: what a request notes about itself is not the page's.
         answer = await asyncio.create_task(asked)
         if answer.status_code >= 400:
-            raise of_answer(answer.status_code, _message(answer))
+            raise refusal_of(answer.status_code, answer.content)
         return answer
 
 
@@ -136,11 +132,13 @@ def _lines(text: bytes) -> list[Any]:
     return [orjson.loads(line) for line in text.split(b"\n") if line]
 
 
-def _message(answer: httpx.Response) -> str:
+def refusal_of(status: int, body: bytes) -> ApiError:
+    """The refusal that an answer of REST with this body holds."""
     try:
-        return str(orjson.loads(answer.content)["message"])
+        message = str(orjson.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return f"the service answered {answer.status_code}"
+        message = f"the service answered {status}"
+    return of_answer(status, message)
 
 
 class Visiting(Rule):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import Query, Request
 from starlette.responses import Response
@@ -16,7 +15,7 @@ from determined_service.base.pages import FRONT_HOME
 from determined_service.front.actions import FormAction, offer
 from determined_service.front.experiments import PIECE
 from determined_service.front.forms import Form
-from determined_service.front.rendering import PageRouter, page
+from determined_service.front.rendering import PageRouter, addresses, page
 from determined_service.front.visits import Visitor
 
 router = PageRouter()
@@ -69,13 +68,6 @@ offer(
 )
 
 
-def _pieces(base: str) -> Any:
-    def address(**changed: Any) -> str:
-        return f"{base}?{urlencode({k: v for k, v in changed.items() if v})}"
-
-    return address
-
-
 Offset = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
 
@@ -97,7 +89,7 @@ async def list_workspaces(
         pagination=found["pagination"],
         may_create=visit.may(Action.CREATE, Kind.WORKSPACE),
         q=q,
-        address=_pieces(f"{FRONT_HOME}/workspaces"),
+        address=addresses(f"{FRONT_HOME}/workspaces"),
     )
 
 
@@ -131,7 +123,7 @@ async def one_workspace(
         people=people or {},
         may_change=bool(may) and not workspace["immutable"],
         may_make_projects=visit.may(Action.CREATE, Kind.PROJECT),
-        address=_pieces(f"{FRONT_HOME}/workspaces/{workspace_id}"),
+        address=addresses(f"{FRONT_HOME}/workspaces/{workspace_id}"),
     )
 
 
@@ -168,5 +160,5 @@ async def one_project(
         contents=(contents or {}).get("contents", {}),
         may_change=bool(may) and not project["immutable"],
         may_note=bool(may),
-        address=_pieces(f"{FRONT_HOME}/projects/{project_id}"),
+        address=addresses(f"{FRONT_HOME}/projects/{project_id}"),
     )
