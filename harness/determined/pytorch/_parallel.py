@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,21 @@ def parallel(model: nn.Module, device: torch.device) -> nn.Module:
     return ParallelModel(model, device_ids=[device.index] if device.type == "cuda" else None)
 
 
+# How many groups this process made before. Every process of the gang counts the same.
+_group_numbers = itertools.count()
+
+
+def _own_store() -> tuple[torch.distributed.Store, int, int]:
+    """The store of the gang's launcher under a prefix that no earlier group used, the rank, and the number of
+    processes.
+
+    The launcher's store outlasts a group, and torch gives the next group the same keys: a process could read
+    the addresses of the group before and wait for half an hour until somebody answers there.
+    """
+    store, rank, size = next(torch.distributed.rendezvous("env://"))
+    return torch.distributed.PrefixStore(f"determined/{next(_group_numbers)}", store), rank, size
+
+
 @contextlib.contextmanager
 def process_group(
     dist: core.DistributedContext | None, backend: str | None = None, alone: bool = False
@@ -60,12 +76,9 @@ def process_group(
         yield
         return
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
-    if size == 1:
-        # Nobody to meet: no address, no port.
-        store = torch.distributed.HashStore()
-        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
-    else:
-        torch.distributed.init_process_group(backend)
+    # One process meets nobody: it needs no address and no port.
+    store, rank, size = (torch.distributed.HashStore(), 0, 1) if size == 1 else _own_store()
+    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield
     finally:
