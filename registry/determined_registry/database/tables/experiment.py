@@ -82,13 +82,13 @@ sa.Index(
     experiments.c.end_time,
     postgresql_where=experiments.c.state == "COMPLETED",
 )
-# Lists count those that are not archived, in some states, of somebody.
+# Lists count those that are not archived, in some states, of somebody; the view of them reads submitted_by.
 sa.Index(
     "ix_experiments_listed",
     experiments.c.archived,
     experiments.c.state,
     experiments.c.id,
-    postgresql_include=["owner_id", "project_id"],
+    postgresql_include=["owner_id", "project_id", "submitted_by"],
 )
 # Of an owner, those that have not ended.
 sa.Index(

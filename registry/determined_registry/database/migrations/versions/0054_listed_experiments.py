@@ -30,7 +30,7 @@ def upgrade() -> None:
         "ix_experiments_listed",
         "experiments",
         ["archived", "state", "id"],
-        postgresql_include=["owner_id", "project_id"],
+        postgresql_include=["owner_id", "project_id", "submitted_by"],
     )
 
 
