@@ -377,7 +377,7 @@ async def test_every_experiment_and_trial_is_served(previous: str, tmp_path: Pat
         }
     )
     app = create_app(settings)
-    async with LifespanManager(app):
+    async with LifespanManager(app, startup_timeout=TIMEOUT_S, shutdown_timeout=TIMEOUT_S):
         transport = httpx.ASGITransport(app=app)
         headers = {"Authorization": f"Bearer {AGENT_TOKEN}"}
         async with httpx.AsyncClient(
