@@ -40,7 +40,7 @@ def slot_kind(name: str) -> SlotKind:
     return kind
 
 
-def launched_kinds() -> dict[str, LaunchedKind]:
+def launched_kinds() -> dict[str, LaunchedKind[Any]]:
     """The kinds that people launch, by name."""
     return {name: kind for name, kind in KINDS.items() if isinstance(kind, LaunchedKind)}
 
