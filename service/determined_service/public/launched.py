@@ -122,7 +122,7 @@ def _body_of(kind: LaunchedKind[Any]) -> type[NewTask]:
     if kind.fields is LaunchFields:
         return NewTask
     bases: tuple[Any, ...] = (NewTask, kind.fields)
-    return create_model(f"New{type(kind).__name__}", __base__=bases, __doc__=NewTask.__doc__)
+    return create_model(f"New{kind.title}", __base__=bases, __doc__=NewTask.__doc__)
 
 
 def _add_routes(kind: LaunchedKind[Any]) -> None:

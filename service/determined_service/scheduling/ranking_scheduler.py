@@ -40,8 +40,8 @@ def sorted_by(those: Iterable[T], *names: str) -> list[T]:
 
 
 class RankingScheduler(Scheduler):
-    """Ranks the requests of each pool; :class:`~.line.QueueLine` places, stops and explains. ``fit``: which of
-    the agents that it fits on a request gets."""
+    """Ranks the requests of each pool; :class:`~.line.QueueLine` places, stops and explains. ``fit``: which
+    of the agents that it fits on a request gets."""
 
     def __init__(self, fit: Fit = Fit.BEST) -> None:
         self._fit = fit

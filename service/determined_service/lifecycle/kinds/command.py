@@ -7,7 +7,7 @@ from determined.expconf.tasks import CommandConfig
 from determined_service.lifecycle.kinds.launched import LaunchedKind
 
 
-class Command(LaunchedKind):
+class CommandKind(LaunchedKind):
     """``det cmd run``."""
 
     name, noun = TaskKind.COMMAND.name, TaskKind.COMMAND.value

@@ -49,7 +49,7 @@ class GenericFields(LaunchFields):
     no_pause: bool = Field(default=False, description="It cannot be paused.")
 
 
-class Generic(LaunchedKind[GenericFields]):
+class GenericKind(LaunchedKind[GenericFields]):
     """``det task create``. Paused, its process ends and its slots are free; unpaused, it begins anew."""
 
     name = task_kinds.GENERIC

@@ -40,7 +40,7 @@ class NotebookFields(LaunchFields):
     )
 
 
-class Notebook(LaunchedKind[NotebookFields]):
+class NotebookKind(LaunchedKind[NotebookFields]):
     """``det notebook``. ``data``: ``token``, without which JupyterLab lets nobody in, and ``restore_of``."""
 
     name, noun = TaskKind.NOTEBOOK.name, TaskKind.NOTEBOOK.value

@@ -32,7 +32,7 @@ _IDLE_FROM_NOW = sa.text(
 )
 
 
-class Shell(LaunchedKind):
+class ShellKind(LaunchedKind):
     """``det shell``. ``data``: ``private_key``, ``public_key``, ``key_type``, and ``door`` (a
     :class:`~determined.common.wire.shells.Door`) once its process has said that it can be entered."""
 
@@ -112,4 +112,4 @@ class Shell(LaunchedKind):
 async def open_door(change: Change, task_id: str, door: shells.Door) -> None:
     """The process of the shell can be entered."""
     given = dumps({"door": door.to_json()}).decode()
-    await change.conn.execute(_OPENED, {"id": task_id, "door": given, "kind": Shell.name})
+    await change.conn.execute(_OPENED, {"id": task_id, "door": given, "kind": ShellKind.name})

@@ -46,7 +46,7 @@ class TensorboardFields(LaunchFields):
     trial_ids: ManyIds = Field(default_factory=list, description="The trials to show.")
 
 
-class Tensorboard(LaunchedKind[TensorboardFields]):
+class TensorboardKind(LaunchedKind[TensorboardFields]):
     """``det tensorboard``."""
 
     name, noun = TaskKind.TENSORBOARD.name, TaskKind.TENSORBOARD.value
