@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from determined.common.promotion import Rule, decide
+from determined.common.promotion import PromotionRule, decide
 from determined.evaluation import compare
 
 Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
@@ -81,7 +81,7 @@ CASES = (
 def promotions(case: Case, decisions: int, seed: int) -> int:
     """How many of so many decisions promote."""
     random = np.random.default_rng(seed)
-    rule = Rule("score", min_gain=case.min_gain, confidence=case.confidence)
+    rule = PromotionRule("score", min_gain=case.min_gain, confidence=case.confidence)
     count = 0
     for number in range(decisions):
         champion, challenger = case.draw(random, case.examples)

@@ -29,7 +29,7 @@ from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.reading import SnapshotReader
 from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Scheduler, Waiting
-from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
+from determined_service.scheduling.snapshot import AgentInfo, Occupant, Request, Snapshot
 from determined_service.scheduling.wording import in_words
 from determined_service.state.change import changing, reader
 
@@ -54,7 +54,7 @@ def _snapshot(widths: list[int], running_width: int, queued: int = QUEUED) -> Sn
     four priorities."""
     stream = random.Random(7)
     slots, held = tuple(range(SLOTS)), frozenset(range(RUNNING // AGENTS * running_width))
-    agents = tuple(Agent(f"agent-{n:04}", "default", slots, held) for n in range(AGENTS))
+    agents = tuple(AgentInfo(f"agent-{n:04}", "default", slots, held) for n in range(AGENTS))
     requests = tuple(
         Request(
             str(n),
@@ -68,7 +68,7 @@ def _snapshot(widths: list[int], running_width: int, queued: int = QUEUED) -> Sn
         for n in range(queued)
     )
     running = tuple(
-        Running(
+        Occupant(
             f"running-{n}",
             f"agent-{n % AGENTS:04}",
             tuple(range(n // AGENTS * running_width, (n // AGENTS + 1) * running_width)),

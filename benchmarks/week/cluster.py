@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from benchmarks.week.measures import Measures
 from benchmarks.week.trace import AGENTS, SLOTS, Experiment, Trial
 from determined_service.scheduling.scheduler import Decision, Scheduler
-from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
+from determined_service.scheduling.snapshot import AgentInfo, Occupant, Request, Snapshot
 
 POOL = "default"
 SAVE_S, RESTORE_S = 20.0, 40.0
@@ -116,7 +116,7 @@ class _Cluster:
 
     def snapshot(self) -> Snapshot:
         agents = tuple(
-            Agent(name, POOL, tuple(range(SLOTS)), frozenset(used))
+            AgentInfo(name, POOL, tuple(range(SLOTS)), frozenset(used))
             for name, used in self.used.items()
         )
         requests = tuple(
@@ -147,9 +147,9 @@ def _request(job: _Job) -> Request:
     )
 
 
-def _running(job: _Job) -> Running:
+def _running(job: _Job) -> Occupant:
     one = job.experiment
-    return Running(
+    return Occupant(
         job.trial.id,
         job.agent,
         job.slot_ids,

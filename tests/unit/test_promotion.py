@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.promotion import CASES, promotions
 from determined.common.promotion import (
-    Comparison,
     Guard,
-    Rule,
+    PromotionRule,
     RuleError,
+    ScoreComparison,
     Scores,
     ScoresError,
     bootstrap,
@@ -20,11 +20,11 @@ from determined.common.promotion import (
 )
 from determined.evaluation import compare
 
-ACCURACY = Rule("accuracy", min_gain=0.01)
+ACCURACY = PromotionRule("accuracy", min_gain=0.01)
 
 
-def scored(**metrics: Scores) -> Comparison:
-    return Comparison(True, metrics)
+def scored(**metrics: Scores) -> ScoreComparison:
+    return ScoreComparison(True, metrics)
 
 
 @pytest.mark.parametrize(
@@ -51,40 +51,58 @@ def scored(**metrics: Scores) -> Comparison:
         ),
         (ACCURACY, scored(accuracy=Scores(None, 0.9)), False, "the challenger's accuracy is not"),
         (ACCURACY, scored(accuracy=Scores(0.9, None)), False, "the champion's accuracy is not"),
-        (ACCURACY, Comparison(False, {"accuracy": Scores(0.2)}), True, "there is no champion yet"),
-        (ACCURACY, Comparison(False, {"accuracy": Scores(None)}), False, "not a finite number"),
-        (Rule("loss", True, confidence=None), scored(loss=Scores(0.1, 0.2)), True, "a gain of 0.1"),
         (
-            Rule("loss", True, confidence=None),
+            ACCURACY,
+            ScoreComparison(False, {"accuracy": Scores(0.2)}),
+            True,
+            "there is no champion yet",
+        ),
+        (
+            ACCURACY,
+            ScoreComparison(False, {"accuracy": Scores(None)}),
+            False,
+            "not a finite number",
+        ),
+        (
+            PromotionRule("loss", True, confidence=None),
+            scored(loss=Scores(0.1, 0.2)),
+            True,
+            "a gain of 0.1",
+        ),
+        (
+            PromotionRule("loss", True, confidence=None),
             scored(loss=Scores(0.2, 0.2)),
             False,
             "not more than",
         ),
         (
-            Rule("a", confidence=None, guards=(Guard("loss", True, 0.05),)),
+            PromotionRule("a", confidence=None, guards=(Guard("loss", True, 0.05),)),
             scored(a=Scores(2, 1), loss=Scores(0.3, 0.2)),
             False,
             "the guard loss got worse by 0.1 (loss 0.2 -> 0.3), and may by 0.05",
         ),
         (
-            Rule("a", confidence=None, guards=(Guard("loss", True, 0.2),)),
+            PromotionRule("a", confidence=None, guards=(Guard("loss", True, 0.2),)),
             scored(a=Scores(2, 1), loss=Scores(0.3, 0.2)),
             True,
             "a 1 -> 2",
         ),
         (
-            Rule("a", confidence=None, guards=(Guard("b"),)),
+            PromotionRule("a", confidence=None, guards=(Guard("b"),)),
             scored(a=Scores(2, 1)),
             False,
             "the guard b could not be compared",
         ),
     ],
 )
-def test_decisions(rule: Rule, found: Comparison, promote: bool, words: str) -> None:
+def test_decisions(rule: PromotionRule, found: ScoreComparison, promote: bool, words: str) -> None:
     decision = decide(rule, found)
     assert decision.promote is promote
     assert words in decision.reason
-    assert decide(Rule.read(rule.to_json()), Comparison.read(found.to_json())) == decision
+    assert (
+        decide(PromotionRule.read(rule.to_json()), ScoreComparison.read(found.to_json()))
+        == decision
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +120,7 @@ def test_decisions(rule: Rule, found: Comparison, promote: bool, words: str) -> 
 )
 def test_a_rule_that_cannot_be_used_is_refused(given: Any, words: str) -> None:
     with pytest.raises(RuleError, match=words.replace("[", r"\[")):
-        Rule.read(given)
+        PromotionRule.read(given)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +137,7 @@ def test_a_rule_that_cannot_be_used_is_refused(given: Any, words: str) -> None:
 )
 def test_a_processs_reports_are_checked(given: Any) -> None:
     with pytest.raises(ScoresError):
-        Comparison.read(given)
+        ScoreComparison.read(given)
 
 
 def test_both_must_be_scored_on_the_same_examples() -> None:

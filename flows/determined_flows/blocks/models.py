@@ -13,7 +13,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from determined.common.api import Session, errors
-from determined.common.promotion import Comparison, trial
+from determined.common.promotion import ScoreComparison, trial
 from determined.experimental._metrics import iter_metrics
 from determined.experimental._submission import plan, read_config
 from determined_flows.blocks import keys
@@ -107,7 +107,7 @@ async def evaluate(
 def _scores(session: Session, experiment_id: int, checkpoint: str) -> Evaluation:
     trials = session.get(f"/api/v1/experiments/{experiment_id}/trials")["trials"]
     *_, report = iter_metrics(session, [trials[0]["id"]], trial.GROUP)
-    found = Comparison.read(report.metrics[trial.COMPARISON])
+    found = ScoreComparison.read(report.metrics[trial.COMPARISON])
     means = {name: one.challenger for name, one in found.metrics.items()}
     return Evaluation(
         checkpoint=checkpoint,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from determined.common.promotion import Comparison, Scores
+from determined.common.promotion import ScoreComparison, Scores
 from determined.common.promotion.bootstrap import lower_bound
 
 
@@ -52,7 +52,7 @@ def compare(
     smaller_is_better: bool = False,
     confidence: float | None = None,
     seed: int = 0,
-) -> Comparison:
+) -> ScoreComparison:
     """Every metric of both; of ``metric`` also the lower bound of its gain at ``confidence``.
 
     Raises ValueError when the two were not scored on the same number of examples.
@@ -69,7 +69,7 @@ def compare(
             len(mine.examples or ()),
             low,
         )
-    return Comparison(champion is not None, found)
+    return ScoreComparison(champion is not None, found)
 
 
 def _gain_low(

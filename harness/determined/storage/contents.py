@@ -27,7 +27,7 @@ Consume = Callable[[str, Parts, files.Digest], bool]
 
 
 @dataclasses.dataclass
-class Range:
+class PackedRange:
     """Bytes of the object ``name``, and the files in them: path → where it begins in the object."""
 
     name: str
@@ -50,11 +50,11 @@ def objects(manifest: Manifest) -> dict[str, int]:
     return plain | {name: manifest.packs[name].size for name, _ in members.values()}
 
 
-def ranges(manifest: Manifest) -> list[Range]:
+def ranges(manifest: Manifest) -> list[PackedRange]:
     """The ranges to read: neighbouring files together up to PART_BYTES, a larger file by itself."""
     members = manifest.members()
     sizes = {path: size for path, size in manifest.resources.items() if path[-1] != "/"}
-    found: list[Range] = []
+    found: list[PackedRange] = []
     for (name, start), path in sorted((members.get(path, (path, 0)), path) for path in sizes):
         end = start + sizes[path]
         last = found[-1] if found else None
@@ -67,12 +67,12 @@ def ranges(manifest: Manifest) -> list[Range]:
             last.end = max(last.end, end)
             last.paths[path] = start
         else:
-            found.append(Range(name, start, end, {path: start}))
+            found.append(PackedRange(name, start, end, {path: start}))
     return found
 
 
 def small_files(
-    blobs: BlobClient, folder: str, part: Range, sizes: Mapping[str, int]
+    blobs: BlobClient, folder: str, part: PackedRange, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, bytes]]:
     """The files of a range (path, contents), read at once. Fewer bytes when the object is shorter."""
     content = b""
@@ -107,7 +107,7 @@ class Contents:
         every = ranges(self._manifest)
         large = [part for part in every if part.end - part.start > PART_BYTES]
 
-        def take_small(part: Range) -> None:
+        def take_small(part: PackedRange) -> None:
             if stop():
                 return
             found = small_files(self._blobs, self._folder, part, self._manifest.resources)
@@ -148,7 +148,7 @@ class Contents:
                 f"(checksum {expected} then, {found} now)"
             )
 
-    def _parts(self, part: Range, pool: ThreadPoolExecutor) -> Parts:
+    def _parts(self, part: PackedRange, pool: ThreadPoolExecutor) -> Parts:
         """An object's contents in order, by ``pool`` several parts at once."""
         key = self._folder + part.name
         waiting = []

@@ -83,7 +83,7 @@ class ObjectStorageManager(StorageManager):
     ) -> Manifest:
         folder = self._folder(storage_id)
         pack = self._pack_small_files
-        return sending.Sending(self.blobs, folder, src, paths, extra or {}, pack).run()
+        return sending.FolderSender(self.blobs, folder, src, paths, extra or {}, pack).run()
 
     def finish(self, storage_id: str, manifest: Manifest) -> None:
         folder = self._folder(storage_id)

@@ -38,7 +38,7 @@ UNKNOWN = {"NotImplemented", "InvalidRequest", "InvalidArgument", "MalformedXML"
 T = TypeVar("T")
 
 
-class Unavailable(errors.StorageError):
+class StorageUnavailable(errors.StorageError):
     """The server does not answer, or says that it cannot just now."""
 
 
@@ -132,7 +132,7 @@ class S3Client(BlobClient):
             try:
                 with self._explained(action, key):
                     return call()
-            except Unavailable as error:
+            except StorageUnavailable as error:
                 logger.info("%s; again in %.1f s", error, delay)
                 time.sleep(delay)
         with self._explained(action, key):
@@ -159,10 +159,10 @@ class S3Client(BlobClient):
             elif code in UNKNOWN:
                 kind = NotUnderstood
             elif status >= 500 or status == 429:
-                kind = Unavailable
+                kind = StorageUnavailable
             raise kind(f"{text}: {code}: {answer.get('Message')}") from error
         except (boto.ConnectionError, boto.HTTPClientError, HTTPError, OSError) as error:
-            raise Unavailable(f"{text}: {error}") from error
+            raise StorageUnavailable(f"{text}: {error}") from error
         except (boto.BotoCoreError, Boto3Error) as error:
             raise errors.StorageError(f"{text}: {error}") from error
 

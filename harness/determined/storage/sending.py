@@ -14,7 +14,7 @@ LARGE_BYTES = 8 << 20
 """Files of more bytes are hashed while they are sent, not in memory."""
 
 
-class Sending:
+class FolderSender:
     """Sends the ``paths`` below ``src`` and the contents of ``extra`` to ``folder``.
 
     Directories end in "/". ``pack``: whether small files go together (:mod:`determined.storage.packs`).

@@ -1,4 +1,4 @@
-"""The parts of an agent that one process can have slots of: :class:`Unit`, for scheduling and for refusals.
+"""The parts of an agent that one process can have slots of, :class:`AgentUnit`, for scheduling and refusals.
 
 An agent that names no machines is one unit, which has its name. Of one that stands for several machines each
 is a unit, named ``agent/machine``. Where the cluster configuration limits the slots of a pod
@@ -16,7 +16,7 @@ MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 """A machine's name."""
 
 
-class Unit(NamedTuple):
+class AgentUnit(NamedTuple):
     """``slots``: their ids, in the agent's order."""
 
     name: str
@@ -25,7 +25,7 @@ class Unit(NamedTuple):
 
 def units_of(
     agent_id: str, slots: Iterable[tuple[int, str | None]], most: int | None = None
-) -> list[Unit]:
+) -> list[AgentUnit]:
     """The units of an agent, at least one.
 
     Args:
@@ -41,14 +41,14 @@ def units_of(
     for machine, ids in machines.items():
         name = agent_id if machine is None else f"{agent_id}/{machine}"
         if most is None or len(ids) <= most:
-            found.append(Unit(name, tuple(ids)))
+            found.append(AgentUnit(name, tuple(ids)))
             continue
         stem = name if machine is not None else f"{agent_id}/"
         found += [
-            Unit(f"{stem}#{1 + at // most}", tuple(ids[at : at + most]))
+            AgentUnit(f"{stem}#{1 + at // most}", tuple(ids[at : at + most]))
             for at in range(0, len(ids), most)
         ]
-    return found or [Unit(agent_id, ())]
+    return found or [AgentUnit(agent_id, ())]
 
 
 def agent_of(unit: str) -> str:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire.deletions import DONE, FAILED, REQUESTED, DeletionWork, StorageDeletions
+from determined.common.wire.kinds import TaskKind
 from determined_registry.database.tables import checkpoints, deletions, experiments, tasks, trials
 from determined_service.base import topics
 from determined_service.base.errors import Conflict, NotFound
@@ -30,7 +31,7 @@ from determined_service.deleting.remains import values_of
 from determined_service.state import run_records, states
 from determined_service.state.change import Change
 from determined_service.state.states import EXPERIMENT, TASK, transition
-from determined_service.state.task_kinds import CHECKPOINT_GC, NOTEBOOK, NOTEBOOK_MARK
+from determined_service.state.task_kinds import CHECKPOINT_GC, NOTEBOOK_MARK
 from determined_service.state.trial_tasks import of_experiment
 
 POLICY = "policy"
@@ -142,11 +143,12 @@ _MARK_NOTEBOOKS = sa.text(
     """
 )
 _MARKED_NOTEBOOKS = sa.text(
-    f"SELECT id FROM tasks WHERE kind = '{NOTEBOOK}' AND data ->> '{NOTEBOOK_MARK}' = :mark ORDER BY id"
+    f"SELECT id FROM tasks WHERE kind = '{TaskKind.NOTEBOOK.name}' AND data ->> '{NOTEBOOK_MARK}' = :mark"
+    " ORDER BY id"
 )
 _UNMARK_NOTEBOOKS = sa.text(
     f"UPDATE tasks SET data = data - '{NOTEBOOK_MARK}'"
-    f" WHERE kind = '{NOTEBOOK}' AND data ->> '{NOTEBOOK_MARK}' = :mark"
+    f" WHERE kind = '{TaskKind.NOTEBOOK.name}' AND data ->> '{NOTEBOOK_MARK}' = :mark"
 )
 
 _REQUEST = sa.text(

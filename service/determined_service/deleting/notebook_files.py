@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from determined.common.cluster_config import NotebookFiles
+from determined.common.wire.kinds import TaskKind
 from determined_registry.database.tables import allocations, tasks, users
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
@@ -23,7 +24,7 @@ from determined_service.base.settings import Settings
 from determined_service.deleting import deletions
 from determined_service.state import states
 from determined_service.state.change import Change, changing
-from determined_service.state.task_kinds import NOTEBOOK, NOTEBOOK_MARK
+from determined_service.state.task_kinds import NOTEBOOK_MARK
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ MOST = 500
 _t = tasks.c
 MARK = NOTEBOOK_MARK
 HAS_FILES = sa.and_(
-    _t.kind == NOTEBOOK,
+    _t.kind == TaskKind.NOTEBOOK.name,
     _t.state.in_(states.TERMINAL),
     # Else it worked in a directory of its owner's.
     _t.config["work_dir"].astext.is_(None),
@@ -82,7 +83,7 @@ async def delete(change: Change, task_id: str, *, owner_id: int) -> int:
     row = (
         await change.conn.execute(
             sa.select(_t.state, HAS_FILES.label("has_files"))
-            .where(_t.id == task_id, _t.kind == NOTEBOOK)
+            .where(_t.id == task_id, _t.kind == TaskKind.NOTEBOOK.name)
             .with_for_update(key_share=True)
         )
     ).first()
@@ -95,7 +96,7 @@ async def delete(change: Change, task_id: str, *, owner_id: int) -> int:
     if not row.has_files:
         raise Conflict(f"notebook {task_id} has no files that are kept, or they are being deleted")
     begun = sa.select(_t.id).where(
-        _t.kind == NOTEBOOK,
+        _t.kind == TaskKind.NOTEBOOK.name,
         _t.state.not_in(states.TERMINAL),
         _t.data["restore_of"].astext == task_id,
     )
@@ -113,7 +114,7 @@ async def apply_rule(change: Change, rule: NotebookFiles) -> int:
     if rule.days is None and rule.per_owner is None:
         return 0
     given = {
-        "kind": NOTEBOOK,
+        "kind": TaskKind.NOTEBOOK.name,
         "ended": list(states.TERMINAL),
         "mark": MARK,
         "days": rule.days,

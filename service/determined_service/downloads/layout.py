@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-class File(NamedTuple):
+class PlacedFile(NamedTuple):
     """``offset``: where it begins in the sequence. ``checksum``: None if it is not known."""
 
     path: str
@@ -33,14 +33,14 @@ class Range:
 
 def files(
     resources: Mapping[str, int], checksums: Mapping[str, str], executable: Collection[str]
-) -> list[File]:
+) -> list[PlacedFile]:
     """The files of a checkpoint in order; directories end in "/" and are none."""
     found = []
     offset = 0
     programs = frozenset(executable)
     for path in sorted(path for path in resources if not path.endswith("/")):
         size = int(resources[path])
-        found.append(File(path, size, offset, checksums.get(path), path in programs))
+        found.append(PlacedFile(path, size, offset, checksums.get(path), path in programs))
         offset += size
     return found
 
@@ -49,7 +49,7 @@ def directories(resources: Mapping[str, int]) -> list[str]:
     return sorted(path for path in resources if path.endswith("/"))
 
 
-def spans(every: list[File], wanted: Range) -> list[tuple[str, int, int]]:
+def spans(every: list[PlacedFile], wanted: Range) -> list[tuple[str, int, int]]:
     """Of each file that lies in ``wanted``: its path, and from where up to where."""
     found = []
     for file in every:

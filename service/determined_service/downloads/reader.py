@@ -68,14 +68,14 @@ class _Contents(io.RawIOBase):
     """The contents of a checkpoint's files, one after the other, each compared with its checksum."""
 
     def __init__(
-        self, manager: storage.StorageManager, uuid: str, every: list[layout.File]
+        self, manager: storage.StorageManager, uuid: str, every: list[layout.PlacedFile]
     ) -> None:
         self._uuid = uuid
         self._pieces = manager.read(uuid, [Span(file.path, 0, file.size) for file in every])
         self._piece = memoryview(b"")
         self._left = 0
 
-    def begin(self, file: layout.File) -> None:
+    def begin(self, file: layout.PlacedFile) -> None:
         """Begin the next file: data read from now on is this file's."""
         self._file = file
         self._left = file.size
@@ -154,12 +154,12 @@ def answer(question: dict[str, Any], frames: _Frames) -> None:
         write(frames, resources, every, source)
 
 
-def _mode(file: layout.File) -> int:
+def _mode(file: layout.PlacedFile) -> int:
     return 0o755 if file.executable else 0o644
 
 
 def _tar(
-    target: Any, resources: dict[str, int], every: list[layout.File], source: _Contents
+    target: Any, resources: dict[str, int], every: list[layout.PlacedFile], source: _Contents
 ) -> None:
     now = int(time.time())
     with tarfile.open(
@@ -180,7 +180,7 @@ def _tar(
 
 
 def _zip(
-    target: Any, resources: dict[str, int], every: list[layout.File], source: _Contents
+    target: Any, resources: dict[str, int], every: list[layout.PlacedFile], source: _Contents
 ) -> None:
     now = time.localtime()[:6]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:

@@ -35,7 +35,7 @@ _VERSION = sa.func.encode(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DownloadSource:
     """``section``: its storage; ``own``: the cluster's. ``resources``, ``checksums``
     and ``executable``: JSON.
 
@@ -69,7 +69,7 @@ class Source:
 
 async def find_source(
     conn: AsyncConnection, wanted: uuid.UUID, viewer: Viewer, path: str | None = None
-) -> Source:
+) -> DownloadSource:
     """The checkpoint, if its files exist and ``viewer`` may have the service open its storage.
 
     ``path``: a file of it. Raises NotFound; Conflict, with its state; Forbidden.
@@ -107,7 +107,7 @@ async def find_source(
     assert section is not None
     if path is not None and (row.file_size is None or path.endswith("/")):
         raise NotFound(f"checkpoint {wanted} has no file {path!r}")
-    return Source(
+    return DownloadSource(
         wanted,
         section,
         own,

@@ -93,7 +93,7 @@ async def check(policies: Sequence[Mapping[str, Any]]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedLeg:
     """A leg and the policies of its experiment; a leg of a launched task has no trial, and no policies."""
 
     trial_id: int | None
@@ -143,7 +143,7 @@ class LogWatch:
 
     def __init__(self, db: Database, size: int = 4096) -> None:
         self._db = db
-        self._known: OrderedDict[str, Watched | None] = OrderedDict()
+        self._known: OrderedDict[str, WatchedLeg | None] = OrderedDict()
         self._policies_of: OrderedDict[str, tuple[LogPolicyRule, ...]] = OrderedDict()
         self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._size = size
@@ -185,7 +185,7 @@ class LogWatch:
         self,
         collected: PolicyMatches,
         allocation_id: str,
-        leg: Watched,
+        leg: WatchedLeg,
         texts: Sequence[str],
         place: str | None,
     ) -> None:
@@ -228,7 +228,7 @@ class LogWatch:
         """Ends the process that looks for patterns."""
         await self._search.close()
 
-    async def _legs(self, ids: Iterable[str]) -> dict[str, Watched | None]:
+    async def _legs(self, ids: Iterable[str]) -> dict[str, WatchedLeg | None]:
         wanted = set(ids)
         now = time.monotonic()
         found = {
@@ -247,7 +247,7 @@ class LogWatch:
                 leg = None
                 if row is not None:
                     policies = self._policies(row.policies or [])
-                    leg = Watched(
+                    leg = WatchedLeg(
                         row.trial_id,
                         row.run_id,
                         row.agent_id,

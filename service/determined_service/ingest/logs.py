@@ -26,7 +26,7 @@ from determined_service.ingest.group_commit import GroupCommit
 from determined_service.ingest.log_policies import LogWatch, PolicyMatches
 from determined_service.ingest.log_room import ROW_BYTES, LogRoom
 from determined_service.ingest.streams import (
-    Position,
+    StreamPosition,
     advance_streams,
     is_repeated,
     lock_streams,
@@ -46,7 +46,7 @@ _LOCK_TASK = sa.text("SELECT pg_advisory_xact_lock(7301, hashtext(:task_id))")
 class LogLines:
     """Lines ready for COPY, by the tasks that they belong to, and how much they take there."""
 
-    position: Position | None = None
+    position: StreamPosition | None = None
     rows: dict[str, list[bytes]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     # The lines as they were printed, by allocation: for the log policies.

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_searchers import MetricMissing
 from determined_searchers.settings import nearest
 from determined_service.ingest import logs
-from determined_service.ingest.reports import Reported, Validation
+from determined_service.ingest.reports import Reported, ValidationReport
 from determined_service.ingest.trial_facts import TrialFacts
 from determined_service.ingest.values import type_name
 
@@ -103,7 +103,7 @@ def _named(names: Sequence[str]) -> str:
     return (", ".join(shown) or "none") + more
 
 
-def in_words(metric: str, validation: Validation, *, trains_with: bool) -> str:
+def in_words(metric: str, validation: ValidationReport, *, trains_with: bool) -> str:
     """The message for a validation that lacks the searcher's ``metric``."""
     steps, metrics = validation.steps, validation.metrics
     name = repr(_cut(metric))

@@ -45,7 +45,7 @@ class ModelPoint:
     dataset_digest: str | None
 
 
-class Log:
+class MlflowBatch:
     """A batch as a request has it: metrics, parameters, tags; lists of objects with ``key`` and ``value``.
 
     Refusals name the parameter by its path and are in the words of MLflow's own server.
@@ -76,7 +76,7 @@ class Log:
         )
 
     @classmethod
-    def of_metric(cls, given: dict[str, Any]) -> Log:
+    def of_metric(cls, given: dict[str, Any]) -> MlflowBatch:
         """Of one metric, which the request is. Raises as the constructor."""
         _metric(given, "")
         return cls({"metrics": [given]})

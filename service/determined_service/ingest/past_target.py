@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_searchers.settings import Form, read_form, read_unit
 from determined_service.ingest import logs
-from determined_service.ingest.reports import Reported, Validation
+from determined_service.ingest.reports import Reported, ValidationReport
 from determined_service.ingest.trial_facts import TrialFacts
 from determined_service.ingest.values import finite
 
@@ -40,7 +40,7 @@ _FARTHEST = sa.text(
 )
 
 
-def _position(validation: Validation, unit: str) -> float | None:
+def _position(validation: ValidationReport, unit: str) -> float | None:
     return validation.steps if unit == "batches" else finite(validation.metrics.get(unit))
 
 

@@ -14,7 +14,7 @@ from determined.common.wire.checks import show
 from determined_service.base.checks import check_bytes, check_int, check_time, check_value
 from determined_service.base.errors import BadRequest
 from determined_service.ingest.copy_text import NULL, json_field, text_field
-from determined_service.ingest.streams import Position, read_position
+from determined_service.ingest.streams import StreamPosition, read_position
 from determined_service.ingest.summaries import Summaries
 from determined_service.ingest.values import replace_nul
 
@@ -26,7 +26,7 @@ _SHORT_CHARS = 256
 
 
 @dataclass(slots=True)
-class Validation:
+class ValidationReport:
     """A report of the group ``validation``; ``line`` is its place among the batch's rows."""
 
     line: int
@@ -40,7 +40,7 @@ class Reported:
 
     trial_id: int
     row_id: int
-    validation: Validation
+    validation: ValidationReport
     allocation_id: str | None
 
 
@@ -50,12 +50,12 @@ class ReportBatch:
 
     trial_id: int
     run_id: int
-    position: Position | None = None
+    position: StreamPosition | None = None
     # The allocation that sent it; None: a user or an agent did.
     allocation_id: str | None = None
     # One line per report: everything after the columns id, trial_id and run_id.
     lines: list[bytes] = field(default_factory=list)
-    validations: list[Validation] = field(default_factory=list)
+    validations: list[ValidationReport] = field(default_factory=list)
     # {group: lowest steps_completed}
     first_steps: dict[str, int] = field(default_factory=dict)
     summaries: Summaries = field(default_factory=Summaries)
@@ -100,7 +100,7 @@ class ReportBatch:
             check_value(batch_metrics, "batch_metrics", values=limits.LARGE_VALUES, nul=True)
             extra = json_field(orjson.dumps(replace_nul(batch_metrics)))
         if group == VALIDATION:
-            self.validations.append(Validation(len(self.lines), steps, metrics))
+            self.validations.append(ValidationReport(len(self.lines), steps, metrics))
         self.lines.append(
             b"%s\t%d\t%s\t%s\t%s\n"
             % (text_field(group), steps, moment.isoformat().encode(), json_field(encoded), extra)

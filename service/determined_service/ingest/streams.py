@@ -34,7 +34,7 @@ _STORE = sa.text(
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPosition:
     """A batch's place: the ``seq``-th of ``stream``. A sender sends one batch at a time, and counts
     up; it repeats a number only to repeat the batch."""
 
@@ -43,7 +43,7 @@ class Position:
 
 
 async def lock_streams(
-    conn: AsyncConnection, positions: Iterable[Position | None]
+    conn: AsyncConnection, positions: Iterable[StreamPosition | None]
 ) -> dict[uuid.UUID, int]:
     """The last number stored of each stream (-1: none), locked until the transaction ends."""
     streams = sorted({position.stream for position in positions if position is not None})
@@ -59,7 +59,7 @@ async def advance_streams(conn: AsyncConnection, last: dict[uuid.UUID, int]) -> 
         await conn.execute(_STORE, {"streams": list(last), "seqs": list(last.values())})
 
 
-def is_repeated(position: Position | None, after: dict[uuid.UUID, int]) -> bool:
+def is_repeated(position: StreamPosition | None, after: dict[uuid.UUID, int]) -> bool:
     """True if the batch at ``position`` is stored already; if not, notes in ``after`` (last numbers per
     stream) that it will be. A batch without a position is never a repetition."""
     if position is None:
@@ -70,12 +70,12 @@ def is_repeated(position: Position | None, after: dict[uuid.UUID, int]) -> bool:
     return False
 
 
-def read_position(body: Mapping[str, Any]) -> Position | None:
+def read_position(body: Mapping[str, Any]) -> StreamPosition | None:
     """``stream`` and ``seq`` of a request's body; None without ``stream``. Raises BadRequest."""
     if body.get("stream") is None:
         return None
     seq = check_int(body.get("seq"), "seq")
     try:
-        return Position(uuid.UUID(body["stream"]), seq)
+        return StreamPosition(uuid.UUID(body["stream"]), seq)
     except (ValueError, TypeError, AttributeError) as error:
         raise BadRequest(f"stream must be a UUID, not {show(body['stream'])}") from error

@@ -31,7 +31,7 @@ from determined_service.ingest.values import NON_FINITE, PROFILER_GROUPS, replac
 
 
 @dataclass(slots=True)
-class Summary:
+class MetricSummary:
     """One metric of one group; ``sum``, ``low`` and ``high`` mean nothing while ``finite`` is 0."""
 
     type: str
@@ -51,7 +51,7 @@ class Summary:
             return True
         return (self.time, _comparable(self.last)) <= (time, _comparable(value))
 
-    def merge(self, later: Summary, *, by_time: bool) -> None:
+    def merge(self, later: MetricSummary, *, by_time: bool) -> None:
         """Add a later summary. ``by_time``: the steps do not define the last value."""
         if later.type != self.type:
             self.type = "string"
@@ -75,7 +75,7 @@ class Summaries:
     __slots__ = ("groups",)
 
     def __init__(self) -> None:
-        self.groups: dict[str, dict[str, Summary]] = {}
+        self.groups: dict[str, dict[str, MetricSummary]] = {}
 
     def add(
         self,
@@ -97,7 +97,7 @@ class Summaries:
                 type_of = type_name(value)
             summary = known.get(name)
             if summary is None:
-                summary = known[name] = Summary(type_of, steps=steps)
+                summary = known[name] = MetricSummary(type_of, steps=steps)
             elif summary.type != type_of:
                 summary.type = "string"
             summary.count += 1
@@ -231,7 +231,7 @@ def _check_count(count: int, most: int, what: str, found: Any, new: dict[int, st
         )
 
 
-def _columns(summaries: Iterable[Summary]) -> dict[str, list[Any]]:
+def _columns(summaries: Iterable[MetricSummary]) -> dict[str, list[Any]]:
     given = list(summaries)
     return {
         "type": [one.type for one in given],

@@ -13,7 +13,7 @@ from determined_service.base import topics
 from determined_service.base.hub import notify
 from determined_service.ingest.missing_metric import note_missing
 from determined_service.ingest.past_target import note_past_target
-from determined_service.ingest.reports import VALIDATION, Reported, Validation
+from determined_service.ingest.reports import VALIDATION, Reported, ValidationReport
 from determined_service.ingest.trial_facts import TrialFacts
 from determined_service.ingest.values import finite
 from determined_service.state.events import append_events
@@ -109,7 +109,7 @@ async def _from_rows(
 
 async def _tell_searches(
     conn: AsyncConnection,
-    validations: Sequence[tuple[TrialFacts, Validation]],
+    validations: Sequence[tuple[TrialFacts, ValidationReport]],
     missing: Mapping[int, Sequence[MetricMissing]],
 ) -> None:
     events: dict[int, list[dict[str, object]]] = {

@@ -34,7 +34,7 @@ from determined_service.base.checks import check_bytes
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.ingest.mlflow_batches import Point
 from determined_service.ingest.reports import MAX_STEPS, ReportBatch
-from determined_service.ingest.streams import Position
+from determined_service.ingest.streams import StreamPosition
 from determined_service.lifecycle import unmanaged
 from determined_service.lifecycle.experiments import lock_experiment
 from determined_service.state.change import Change
@@ -96,7 +96,7 @@ class RunChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReportFacts:
     """The facts about a trial that a report of metrics needs."""
 
     run_count: int
@@ -275,7 +275,7 @@ async def set_state(change: Change, trial_id: int, state: str, quotas: Quotas) -
     await unmanaged.reopen_or_end(change, trial_id, state, quotas)
 
 
-async def facts(conn: AsyncConnection, trial_id: int) -> Facts:
+async def facts(conn: AsyncConnection, trial_id: int) -> ReportFacts:
     """Raises NotFound; BadRequest for a run that is hidden."""
     row = (await conn.execute(_FACTS, {"id": trial_id})).first()
     if row is None:
@@ -284,10 +284,10 @@ async def facts(conn: AsyncConnection, trial_id: int) -> Facts:
         raise BadRequest(
             f"The run {trial_id} must be in the 'active' state. Current state is deleted."
         )
-    return Facts(row.run_count, row.native, row.searcher_metric)
+    return ReportFacts(row.run_count, row.native, row.searcher_metric)
 
 
-def group_of(key: str, of: Facts) -> tuple[str, str]:
+def group_of(key: str, of: ReportFacts) -> tuple[str, str]:
     """The group and name under which a metric is kept.
 
     A native run's is what the client called it, in the group that its name tells. In a trial of the
@@ -319,7 +319,7 @@ _KNOWN = sa.text(
 
 
 async def without_known(
-    conn: AsyncConnection, trial_id: int, of: Facts, metrics: Sequence[Point]
+    conn: AsyncConnection, trial_id: int, of: ReportFacts, metrics: Sequence[Point]
 ) -> list[Point]:
     """The metrics that the run does not have at their steps and times."""
     places = [group_of(key, of) for key, *_ in metrics]
@@ -334,14 +334,14 @@ async def without_known(
     return [one for place, one in enumerate(metrics, 1) if place not in known]
 
 
-def batch(trial_id: int, of: Facts, metrics: Collection[Point], sent: bytes) -> ReportBatch:
+def batch(trial_id: int, of: ReportFacts, metrics: Collection[Point], sent: bytes) -> ReportBatch:
     """The reports of metrics, each ``(key, value, milliseconds since 1970, step)``.
 
     ``sent``: the request; the same one again changes nothing, as MLflow keeps a point once. Values of one
     name that have one step and time are separate reports. Raises BadRequest.
     """
     stream = uuid.uuid5(_STREAMS, f"{trial_id} {hashlib.sha256(sent).hexdigest()}")
-    found = ReportBatch(trial_id, of.run_count, Position(stream, 0))
+    found = ReportBatch(trial_id, of.run_count, StreamPosition(stream, 0))
     reports: dict[tuple[str, int, int, int], dict[str, Any]] = {}
     seen: dict[tuple[str, int, int, str], int] = {}
     groups: dict[str, tuple[str, str]] = {}

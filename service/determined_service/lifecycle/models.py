@@ -43,7 +43,7 @@ async def apply(
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class UsedModel:
     """A checkpoint or model version that a trial uses. ``kind``: one of :data:`KINDS`; ``model_id`` and
     ``version``: both or neither."""
 
@@ -54,7 +54,7 @@ class Source:
     version: int | None = None
 
 
-async def note_source(conn: AsyncConnection, source: Source) -> None:
+async def note_source(conn: AsyncConnection, source: UsedModel) -> None:
     """The trial uses it; may be repeated. Raises NotFound; Conflict if the version is another checkpoint."""
     known = await conn.execute(
         sa.select(checkpoints.c.uuid).where(checkpoints.c.uuid == source.checkpoint)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from determined.common.wire.kinds import TaskKind
 from determined_registry.database.tables import experiments, tasks
 from determined_service.lifecycle.kinds.table import launched_kinds
 from determined_service.lifecycle.tasks import kill
-from determined_service.state import states, task_kinds
+from determined_service.state import states
 from determined_service.state.change import Change
 
-ENTERED = (task_kinds.SHELL, task_kinds.NOTEBOOK)
+ENTERED = (TaskKind.SHELL.name, TaskKind.NOTEBOOK.name)
 """Kinds of task that people enter; they are closed once the owner is deactivated."""
 
 

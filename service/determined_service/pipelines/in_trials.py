@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.pipeline import Result, Step, configuration
 from determined.common.pipeline.in_trials import trial_configuration
 from determined.common.pipeline.kinds import CHECK
-from determined.common.promotion import Comparison, Rule, ScoresError, decide, trial
+from determined.common.promotion import PromotionRule, ScoreComparison, ScoresError, decide, trial
 from determined.common.wire import limits
 from determined_registry import models as registry
 from determined_registry.database.tables import metrics, model_versions, trials
@@ -51,7 +51,7 @@ async def _evaluation(conn: AsyncConnection, todo: dict[str, Any], seed: int) ->
     against = todo.get("against")
     if against is None:
         return given
-    rule = Rule.read(todo["rule"])
+    rule = PromotionRule.read(todo["rule"])
     given["rule"] = {
         "metric": rule.metric,
         "smaller_is_better": rule.smaller_is_better,
@@ -134,7 +134,7 @@ def _evaluated(
     reported: dict[str, Any],
 ) -> Result:
     try:
-        comparison = Comparison.read(reported.get(trial.COMPARISON))
+        comparison = ScoreComparison.read(reported.get(trial.COMPARISON))
     except ScoresError as error:
         raise Conflict(f"experiment {one.experiment_id}: {error}") from None
     checkpoints = hparams.get("checkpoints") or {}
@@ -146,7 +146,7 @@ def _evaluated(
     todo = configuration(step, now.results)
     decision = None
     if todo.get("against") is not None:
-        decided = decide(Rule.read(todo["rule"]), comparison)
+        decided = decide(PromotionRule.read(todo["rule"]), comparison)
         decision = {
             **decided.to_json(),
             **todo["against"],

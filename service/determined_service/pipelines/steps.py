@@ -25,6 +25,7 @@ from determined.common.pipeline import (
 )
 from determined.common.pipeline.kinds import APPROVAL, COMMAND, EVALUATE, EXPERIMENT, IN_TRIALS
 from determined.common.pipeline.resolving import NO_ITEM
+from determined.common.wire.kinds import TaskKind
 from determined_registry.database.tables import experiments, tasks
 from determined_registry.database.tables.people import FIRST
 from determined_service.access.principal import Principal
@@ -49,7 +50,7 @@ from determined_service.pipelines import (
 )
 from determined_service.pipelines.machine import Await, Expand, Finish, Try
 from determined_service.pipelines.rows import Pipeline
-from determined_service.state import run_records, states, task_kinds
+from determined_service.state import run_records, states
 from determined_service.state.change import Change, changing, reader
 from determined_service.submission import cached, launching, placing, submit
 
@@ -316,7 +317,7 @@ async def command_place(
 
 def launch_of(config: dict[str, Any], code: str | None, place: Place) -> launching.Launch:
     """The launch of a command's step. ``code``: the hash of its files."""
-    kind = launched_kinds()[task_kinds.COMMAND]
+    kind = launched_kinds()[TaskKind.COMMAND.name]
     return launching.Launch(kind, config, model_def_hash=code, place=place)
 
 

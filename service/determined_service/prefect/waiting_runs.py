@@ -22,7 +22,7 @@ from determined.common.wire.prefect import is_awaiting_slots
 from determined_service.base.db import Database
 from determined_service.lifecycle.kinds.table import KINDS
 from determined_service.prefect.gateway import Gateway, RunGone
-from determined_service.scheduling.queue import Queue, Seen
+from determined_service.scheduling.queue import Queue, QueueView
 from determined_service.scheduling.reasons import Behind, Fragmented, NotWhole, TooFewFree, Unplaced
 from determined_service.scheduling.scheduler import Waiting
 from determined_service.scheduling.wording import in_short
@@ -164,7 +164,7 @@ class WaitingRuns:
         return False
 
 
-def _ahead(seen: Seen, one: Waiting) -> int:
+def _ahead(seen: QueueView, one: Waiting) -> int:
     """The number of jobs that are served before the request's."""
     job = one.request.id if one.request.group is None else one.request.group
     return seen.ahead.get(job, 0)

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from determined_service.proxy.http1 import Request
+from determined_service.proxy.http1 import RequestHead
 
 RELOAD_S = 2
 _STYLE = """
@@ -51,12 +51,12 @@ class Refusal:
     link: str = ""
 
 
-def is_bare_tunnel(request: Request) -> bool:
+def is_bare_tunnel(request: RequestHead) -> bool:
     """True if Determined's published client asks for a tunnel; its `det shell open` sends no login."""
     return bool(request.upgrade) and request.get(b"user-agent").startswith(b"Lomond/")
 
 
-def tell_ssh(request: Request) -> bytes:
+def tell_ssh(request: RequestHead) -> bytes:
     """Accept the websocket and send ssh a message that it shows: the reason why it cannot go on.
 
     Of an answer that refuses the websocket that client shows a traceback, at best: ssh ends it before.
@@ -76,12 +76,12 @@ def tell_ssh(request: Request) -> bytes:
     )
 
 
-def wants_page(request: Request | None) -> bool:
+def wants_page(request: RequestHead | None) -> bool:
     """True if a browser asks for a page."""
     return request is not None and b"text/html" in request.get(b"accept").lower()
 
 
-def refuse(refusal: Refusal, request: Request | None, keeps_alive: bool) -> bytes:
+def refuse(refusal: Refusal, request: RequestHead | None, keeps_alive: bool) -> bytes:
     """The whole answer."""
     if wants_page(request):
         kind, body = "text/html; charset=utf-8", _page(refusal)
@@ -105,7 +105,7 @@ def whole(
     status: int,
     body: str,
     kind: str,
-    request: Request | None,
+    request: RequestHead | None,
     keeps_alive: bool,
     more: str = "",
 ) -> bytes:
@@ -121,7 +121,7 @@ def whole(
     return head.encode("latin-1", "replace") + content
 
 
-def redirect(where: str, request: Request, keeps_alive: bool, more: str = "") -> bytes:
+def redirect(where: str, request: RequestHead, keeps_alive: bool, more: str = "") -> bytes:
     """To another address; ``where`` is ASCII without line breaks."""
     return whole(302, "", "text/plain", request, keeps_alive, f"Location: {where}\r\n{more}")
 

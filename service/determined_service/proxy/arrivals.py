@@ -12,7 +12,7 @@ from determined_service.base.trusted_proxies import TrustedProxies
 from determined_service.proxy import answers, entering, http1, names, passing
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.entering import TicketShown
-from determined_service.proxy.http1 import Request
+from determined_service.proxy.http1 import RequestHead
 from determined_service.proxy.passing import Way
 from determined_service.proxy.questions import Ask, Route
 
@@ -47,7 +47,7 @@ class Redirect:
 
 
 def read(
-    request: Request, own: OwnAddresses, peer: str
+    request: RequestHead, own: OwnAddresses, peer: str
 ) -> Arrival | TicketShown | Redirect | Refusal | None:
     """None: the request is for the service itself. ``peer``: the address at the other end."""
     path, _, query = request.target.partition(b"?")
@@ -106,7 +106,7 @@ class ForTunnel:
 
 
 def onward(
-    request: Request, arrival: Arrival, route: Route
+    request: RequestHead, arrival: Arrival, route: Route
 ) -> Onward | ForTunnel | Redirect | Refusal:
     """How the request goes on to the port at ``route``."""
     if request.upgrade:
@@ -127,7 +127,7 @@ def onward(
     return Onward(way, request.target if route.keep_prefix else arrival.target)
 
 
-def _label(request: Request, suffix: str) -> str | None:
+def _label(request: RequestHead, suffix: str) -> str | None:
     """The first part of the host name, if the name is a task's."""
     if not suffix:
         return None
@@ -136,7 +136,7 @@ def _label(request: Request, suffix: str) -> str | None:
     return label if rest == suffix else None
 
 
-def _way_here(request: Request, trusted: TrustedProxies, peer: str) -> tuple[bytes, bytes]:
+def _way_here(request: RequestHead, trusted: TrustedProxies, peer: str) -> tuple[bytes, bytes]:
     """The scheme of the visitor's way, and the addresses on it."""
     scheme = b"http"
     if peer in trusted:
@@ -147,7 +147,7 @@ def _way_here(request: Request, trusted: TrustedProxies, peer: str) -> tuple[byt
     return scheme, peer.encode("latin-1")
 
 
-def _bearer(request: Request, own_host: bool, has_logins: bool) -> str:
+def _bearer(request: RequestHead, own_host: bool, has_logins: bool) -> str:
     """The token in the headers; empty if there is none for the proxy."""
     if not (own_host and has_logins):
         bearer = _token(request, b"authorization")
@@ -156,6 +156,6 @@ def _bearer(request: Request, own_host: bool, has_logins: bool) -> str:
     return "" if own_host else _token(request, b"grpc-metadata-x-allocation-token")
 
 
-def _token(request: Request, header: bytes) -> str:
+def _token(request: RequestHead, header: bytes) -> str:
     kind, _, given = request.get(header).partition(b" ")
     return given.strip().decode("latin-1") if kind.lower() == b"bearer" else ""

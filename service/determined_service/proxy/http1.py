@@ -38,7 +38,7 @@ class BadMessage(Exception):
 
 
 @dataclass(slots=True)
-class Request:
+class RequestHead:
     """A request's head. ``length``: of its body, or CHUNKED."""
 
     method: bytes
@@ -59,7 +59,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Answer:
+class AnswerHead:
     """An answer's head. ``length``: of its body, CHUNKED or UNTIL_CLOSE."""
 
     status: int
@@ -111,7 +111,7 @@ def _body(headers: Headers, minor: int) -> int | None:
     return int(lengths[0])
 
 
-def read_request(head: bytes) -> Request:
+def read_request(head: bytes) -> RequestHead:
     """``head``: up to and without the empty line. Raises BadMessage."""
     first, *lines = head.split(b"\r\n")
     line = _REQUEST.fullmatch(first)
@@ -134,7 +134,7 @@ def read_request(head: bytes) -> Request:
         # Others (h2c) are not passed on; the request goes without them.
         if upgrade != b"websocket" or line[1] != b"GET" or length or not minor:
             upgrade = b""
-    return Request(
+    return RequestHead(
         line[1],
         target,
         minor,
@@ -146,7 +146,7 @@ def read_request(head: bytes) -> Request:
     )
 
 
-def read_answer(head: bytes, method: bytes) -> Answer:
+def read_answer(head: bytes, method: bytes) -> AnswerHead:
     """``method``: of the request. Raises BadMessage."""
     first, *lines = head.split(b"\r\n")
     line = _STATUS.fullmatch(first)
@@ -162,7 +162,7 @@ def read_answer(head: bytes, method: bytes) -> Answer:
         length = 0
     elif length is None:
         length, keeps = UNTIL_CLOSE, False
-    return Answer(status, first[9:], headers, length, keeps, upgrade)
+    return AnswerHead(status, first[9:], headers, length, keeps, upgrade)
 
 
 class Body:

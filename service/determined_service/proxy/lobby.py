@@ -70,7 +70,7 @@ def counted_address(connection: socket.socket, trusted: TrustedProxies) -> str:
     return "" if is_loopback(address) or address in trusted else network(address)
 
 
-class Connection(Protocol):
+class LobbyConnection(Protocol):
     """A connection in the lobby. ``address``: of :func:`counted_address`."""
 
     address: str
@@ -90,10 +90,10 @@ class Lobby:
 
     def __init__(self, most: int | None = None) -> None:
         self._most = most
-        self._all: set[Connection] = set()
-        self._awaited: OrderedDict[Connection, None] = OrderedDict()
+        self._all: set[LobbyConnection] = set()
+        self._awaited: OrderedDict[LobbyConnection, None] = OrderedDict()
         self._of_address: Counter[str] = Counter()
-        self._awaited_of: dict[str, OrderedDict[Connection, None]] = {}
+        self._awaited_of: dict[str, OrderedDict[LobbyConnection, None]] = {}
         self._looking: asyncio.TimerHandle | None = None
         self._ended = 0
         self._said = 0.0
@@ -102,7 +102,7 @@ class Lobby:
     def __len__(self) -> int:
         return len(self._all)
 
-    def enter(self, one: Connection, most_of_address: int) -> None:
+    def enter(self, one: LobbyConnection, most_of_address: int) -> None:
         """A new connection, from which a request is awaited. ``most_of_address``: connections that its
         address may have."""
         if self._most is None:
@@ -118,13 +118,13 @@ class Lobby:
         if self._looking is None:
             self._look_later(LOOK_S)
 
-    def awaits(self, one: Connection) -> None:
+    def awaits(self, one: LobbyConnection) -> None:
         """More bytes of a request are awaited, and some may just have come."""
         for awaited in (self._awaited, self._awaited_of.setdefault(one.address, OrderedDict())):
             awaited[one] = None
             awaited.move_to_end(one)
 
-    def serves(self, one: Connection) -> None:
+    def serves(self, one: LobbyConnection) -> None:
         """The request has arrived completely; it is being answered."""
         if one in self._awaited:
             del self._awaited[one]
@@ -132,7 +132,7 @@ class Lobby:
             if not self._awaited_of[one.address]:
                 del self._awaited_of[one.address]
 
-    def leave(self, one: Connection) -> None:
+    def leave(self, one: LobbyConnection) -> None:
         """The connection has ended, or is another process'."""
         self.serves(one)
         if one in self._all:
@@ -141,7 +141,7 @@ class Lobby:
             if not self._of_address[one.address]:
                 del self._of_address[one.address]
 
-    def _end_silent(self, awaited: OrderedDict[Connection, None]) -> None:
+    def _end_silent(self, awaited: OrderedDict[LobbyConnection, None]) -> None:
         silent = next(iter(awaited))
         self.leave(silent)
         silent.drop()

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from determined_service.proxy.http1 import CHUNKED, Answer, Headers, Request, words
+from determined_service.proxy.http1 import CHUNKED, AnswerHead, Headers, RequestHead, words
 
 COOKIE = b"determined-visit"
 """The visitor's login at one host name of one task. The task never sees it."""
@@ -75,7 +75,7 @@ def cookies(headers: Headers) -> tuple[list[str], bytes]:
     return logins, b"; ".join(others)
 
 
-def request_head(request: Request, target: bytes, way: Way) -> bytes:
+def request_head(request: RequestHead, target: bytes, way: Way) -> bytes:
     """The head that is sent to the task."""
     nominated = frozenset(words(request.headers, b"connection"))
     lines = [b"%b %b HTTP/1.1\r\n" % (request.method, target)]
@@ -118,7 +118,7 @@ def _cookie(value: bytes) -> bytes | None:
     return b"; ".join([first, *kept])
 
 
-def _location(value: bytes, request: Request, way: Way) -> bytes:
+def _location(value: bytes, request: RequestHead, way: Way) -> bytes:
     """The address to which the answer redirects the visitor; the task's own paths are put below the
     prefix."""
     if not way.prefix:
@@ -137,7 +137,7 @@ def _location(value: bytes, request: Request, way: Way) -> bytes:
     return way.prefix + path + rest
 
 
-def answer_head(answer: Answer, request: Request, way: Way, keeps_alive: bool) -> bytes:
+def answer_head(answer: AnswerHead, request: RequestHead, way: Way, keeps_alive: bool) -> bytes:
     """The head that is sent to the visitor."""
     nominated = frozenset(words(answer.headers, b"connection"))
     lines = [b"HTTP/1.1 %b\r\n" % answer.line]
@@ -177,7 +177,7 @@ def answer_head(answer: Answer, request: Request, way: Way, keeps_alive: bool) -
     return b"".join(lines)
 
 
-def is_from_elsewhere(request: Request, scheme: bytes) -> bool:
+def is_from_elsewhere(request: RequestHead, scheme: bytes) -> bool:
     """True if a page of another origin may be behind the request, which must not have the visitor's login.
 
     A visitor may follow a link from anywhere, at the top of a window.

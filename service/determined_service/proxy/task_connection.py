@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from determined_service.proxy import gates, http1
 from determined_service.proxy.answers import Refusal
-from determined_service.proxy.http1 import Answer, BadMessage, Body, Request
+from determined_service.proxy.http1 import AnswerHead, BadMessage, Body, RequestHead
 from determined_service.proxy.questions import Route
 from determined_service.proxy.tunnel_frames import CUT_OFF, NORMAL, TunnelFrames
 
@@ -36,15 +36,15 @@ class VisitorSide(Protocol):
 
     stage: Stage
     seen: float
-    request: Request
+    request: RequestHead
     transport: asyncio.Transport
     is_sent: bool
     chunks: bool
     frames: TunnelFrames | None
 
-    def send_head(self, answer: Answer) -> None: ...
+    def send_head(self, answer: AnswerHead) -> None: ...
     def answered(self, task: TaskConnection | None) -> None: ...
-    def switch(self, answer: Answer, data: bytes) -> None: ...
+    def switch(self, answer: AnswerHead, data: bytes) -> None: ...
     def fail(self, refusal: Refusal) -> None: ...
     def lost(self, task: TaskConnection, nothing_came: bool) -> None: ...
     def pause(self) -> None: ...
@@ -69,7 +69,7 @@ class TaskConnection(asyncio.Protocol):
         self.key = key
         self.visitor: VisitorSide | None = None
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
-        self.answer: Answer | None = None
+        self.answer: AnswerHead | None = None
         self.used = 0
         self.since = 0.0
         self._buffer = b""
@@ -136,7 +136,7 @@ class TaskConnection(asyncio.Protocol):
         if self._body.is_whole:
             self._end(visitor, answer)
 
-    def _end(self, visitor: VisitorSide, answer: Answer) -> None:
+    def _end(self, visitor: VisitorSide, answer: AnswerHead) -> None:
         keeps = answer.keeps_alive and visitor.is_sent
         self.visitor = None
         if not keeps:

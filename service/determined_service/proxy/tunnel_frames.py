@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from determined_service.proxy.answers import Refusal
-from determined_service.proxy.http1 import Request
+from determined_service.proxy.http1 import RequestHead
 
 if TYPE_CHECKING:
     from websockets.server import ServerProtocol
@@ -32,7 +32,7 @@ class TunnelFrames:
     @classmethod
     def open(
         cls,
-        request: Request,
+        request: RequestHead,
         subprotocol: str | None,
         visitor: asyncio.Transport,
         port: asyncio.Transport,

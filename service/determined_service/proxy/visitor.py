@@ -15,7 +15,7 @@ from determined_service.proxy import answers, arrivals, gates, http1, passing, t
 from determined_service.proxy.answers import Refusal
 from determined_service.proxy.arrivals import Arrival, ForTunnel, Onward, OwnAddresses, Redirect
 from determined_service.proxy.entering import TicketShown
-from determined_service.proxy.http1 import Answer, BadMessage, Body, Request
+from determined_service.proxy.http1 import AnswerHead, BadMessage, Body, RequestHead
 from determined_service.proxy.names import Key
 from determined_service.proxy.questions import Ask, Route
 from determined_service.proxy.task_connection import Stage, TaskConnection
@@ -53,7 +53,7 @@ class Visitor(VisitorStream):
         super().__init__()
         self._proxy = proxy
         self._first = first
-        self.request: Request = cast("Request", None)
+        self.request: RequestHead = cast("RequestHead", None)
         self.route: Route | None = None
         self.frames: TunnelFrames | None = None
         self.checked = self.seen
@@ -231,7 +231,7 @@ class Visitor(VisitorStream):
     def _keeps_alive(self) -> bool:
         return self.request.keeps_alive and self.is_sent and not self._is_over
 
-    def send_head(self, answer: Answer) -> None:
+    def send_head(self, answer: AnswerHead) -> None:
         keeps = self.request.keeps_alive and not self._is_over
         self.chunks = answer.length < 0 and self.request.minor == 1
         if answer.length < 0 and not self.chunks:
@@ -327,7 +327,7 @@ class Visitor(VisitorStream):
 
     # websockets and tunnels
 
-    def switch(self, answer: Answer, data: bytes) -> None:
+    def switch(self, answer: AnswerHead, data: bytes) -> None:
         """The task has taken the websocket: from here on bytes are only passed on."""
         if not self.request.upgrade or answer.upgrade != b"websocket":
             self.fail(Refusal(502, "the task's server changes to a protocol that nobody asked for"))

@@ -20,7 +20,7 @@ from determined_service.base.json import JsonResponse
 from determined_service.base.streams import Stream
 from determined_service.downloads import layout
 from determined_service.downloads.readers import Broken, Question, Readers, Reading
-from determined_service.downloads.source import Source, find_source
+from determined_service.downloads.source import DownloadSource, find_source
 from determined_service.web.router import Router
 from determined_service.web.state import Db, ViewerOf
 
@@ -90,7 +90,7 @@ class _Stream(Stream):
 class _WantedCheckpoint:
     """The files that a request asks for, and the user whose turn it is."""
 
-    source: Source
+    source: DownloadSource
     readers: Readers
     user: int
 
@@ -143,7 +143,7 @@ async def download_archive(
     )
 
 
-def _listing(source: Source) -> dict[str, Any]:
+def _listing(source: DownloadSource) -> dict[str, Any]:
     found = (source.resources, source.checksums, source.executable)
     resources, checksums, executable = map(orjson.loads, found)
     return layout.listing(resources, checksums, executable, source.version)

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
@@ -24,7 +23,7 @@ from determined_service.base.errors import BadRequest, Forbidden, NotFound
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import surroundings
 from determined_service.lifecycle import tasks as tasking
-from determined_service.lifecycle.kinds.generic import GIVEN
+from determined_service.lifecycle.kinds.generic import GIVEN, GenericFields
 from determined_service.lifecycle.kinds.table import GENERIC
 from determined_service.lifecycle.places import Named
 from determined_service.public import bodies_with_files
@@ -49,10 +48,8 @@ Pauser = Annotated[Principal, may(Action.CHANGE, Kind.TASK, "pause or unpause")]
 k = tasks.c
 
 
-class NewGenericTask(WithFiles):
-    """``CreateGenericTaskRequest``; ``null`` is the same as left out."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+class NewGenericTask(WithFiles, GenericFields):
+    """``CreateGenericTaskRequest``."""
 
     config: str = Field(default="", description="YAML text; of a fork it may be empty.")
     context_directory: list[dict[str, Any]] = Field(
@@ -66,14 +63,6 @@ class NewGenericTask(WithFiles):
     )
     parent_id: Name | None = Field(default=None, description="The task under which it stands.")
     inherit_context: bool = Field(default=False, description="The parent's files are taken.")
-    no_pause: bool = Field(default=False, description="It cannot be paused.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
 
 
 async def read_task(request: Request, user: Creator) -> AsyncIterator[NewGenericTask]:
@@ -103,8 +92,7 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
     """The launch, without its place, with the parts that it takes from other tasks. Raises BadRequest,
     Forbidden."""
     config: dict[str, Any] | str = given.config
-    known = None
-    asked: dict[str, Any] = {"noPause": given.no_pause}
+    known = written = None
     if given.forked_from is not None:
         source = await _other(conn, given.forked_from, "forkedFrom")
         if not (user.task == given.forked_from or _is_own(user, source)):
@@ -116,7 +104,7 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
         known = source.model_def_hash
         if not given.config.strip():
             config = source.config
-            asked["given"] = (source.data or {}).get(GIVEN, config)
+            written = (source.data or {}).get(GIVEN, config)
     if given.parent_id is not None:
         parent = await _other(conn, given.parent_id, "parentId")
         its_process = user.task == given.parent_id
@@ -135,7 +123,8 @@ async def _completed(conn: AsyncConnection, given: NewGenericTask, user: Princip
         config,
         given.context_directory,
         given._packed,
-        asked=asked,
+        asked=given,
+        written=written,
         parent_id=given.parent_id,
         forked_from=given.forked_from,
         model_def_hash=known,

@@ -1,7 +1,7 @@
 """Commands, notebooks, shells and TensorBoards: the same routes for each kind.
 
-A kind that may be launched gets its ``POST`` by itself; what is its own is in its module of
-:mod:`determined_service.lifecycle.kinds`.
+A kind that may be launched gets its ``POST`` by itself, with the kind's own fields in its body. Routes of one
+kind only are in modules apart: notebook_files, shells, tensorboards.
 """
 
 # Parameters are named as in the API.
@@ -13,11 +13,9 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 from fastapi import Depends, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, Field, create_model
 from starlette.responses import Response
 
-from determined.common.wire import limits
 from determined_registry.database.tables import tasks, users
 from determined_service.access.dependencies import TaskReader, may
 from determined_service.access.principal import Principal
@@ -28,8 +26,7 @@ from determined_service.base.db import as_asker
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import idle, surroundings
 from determined_service.lifecycle import tasks as tasking
-from determined_service.lifecycle.kinds import notebook, tensorboard
-from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.kinds.launched import LaunchedKind, LaunchFields
 from determined_service.lifecycle.kinds.table import GENERIC, launched_kinds
 from determined_service.lifecycle.places import Named, Place
 from determined_service.public import bodies_with_files
@@ -37,7 +34,6 @@ from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling import programs
 from determined_service.scheduling.capacity import no_agent
 from determined_service.scheduling.job_changes import set_task_priority
-from determined_service.state import task_kinds
 from determined_service.state.change import changing, reader
 from determined_service.submission import launching, placing, templates
 from determined_service.submission.launching import Launch
@@ -65,10 +61,8 @@ Reporter = Annotated[Principal, may(Action.REPORT, Kind.TASK, "report for")]
 Many = Annotated[ManyNames, Query(default_factory=list)]
 
 
-class NewTask(WithFiles):
-    """``LaunchCommandRequest`` and its sisters. Unknown fields are ignored, ``null`` is as left out."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+class NewTask(WithFiles, LaunchFields):
+    """``LaunchCommandRequest`` and its sisters. The body of a kind has the kind's fields, too."""
 
     config: dict[str, Any] = Field(default_factory=dict, description="The configuration.")
     files: list[dict[str, Any]] = Field(
@@ -84,26 +78,12 @@ class NewTask(WithFiles):
     preview: bool = Field(
         default=False, description="Only check and complete the configuration, store nothing."
     )
-    experiment_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
-    trial_ids: ManyIds = Field(default_factory=list, description="Of a TensorBoard.")
-    restore_id: Name | None = Field(
-        default=None, description="Ours: the notebook with whose files a notebook begins."
-    )
     idempotency_key: IdempotencyKey | None = Field(
         default=None,
         description="Another request of the same user with this key is answered with the same task.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
-
-    def launch(
-        self, kind: LaunchedKind, owner_id: int, template: Template | None, place: Place
-    ) -> Launch:
+    def launch(self, kind: LaunchedKind[Any], template: Template | None, place: Place) -> Launch:
         """The launch that the request describes."""
         return Launch(
             kind,
@@ -112,20 +92,9 @@ class NewTask(WithFiles):
             self._packed,
             template,
             place,
-            {
-                "experimentIds": self.experiment_ids,
-                "trialIds": self.trial_ids,
-                "restoreId": self.restore_id,
-                "ownerId": owner_id,
-            },
+            asked=self,
             idempotency_key=self.idempotency_key,
         )
-
-
-async def read_launch(request: Request, user: Creator) -> AsyncIterator[NewTask]:
-    """The body, read after the sender is known."""
-    async with bodies_with_files.read(request, NewTask) as given:
-        yield given
 
 
 class NewPriority(BaseModel):
@@ -148,9 +117,25 @@ async def count_tasks(user: TaskReader, db: Db) -> dict[str, int]:
         return await counts(conn, kinds)
 
 
-def _add_routes(kind: LaunchedKind) -> None:
+def _body_of(kind: LaunchedKind[Any]) -> type[NewTask]:
+    """The body of the kind's launch: what all have, and the kind's own fields."""
+    if kind.fields is LaunchFields:
+        return NewTask
+    bases: tuple[Any, ...] = (NewTask, kind.fields)
+    return create_model(f"New{kind.title}", __base__=bases, __doc__=NewTask.__doc__)
+
+
+def _add_routes(kind: LaunchedKind[Any]) -> None:
     noun, address = kind.noun, f"/{kind.plural}"
     one = f"{address}/{{task_id}}"
+    body = _body_of(kind)
+
+    async def read_launch(request: Request, user: Creator) -> AsyncIterator[NewTask]:
+        """The body, read after the sender is known."""
+        async with bodies_with_files.read(request, body) as given:
+            yield given
+
+    sent = Depends(read_launch)
 
     async def list_tasks(
         user: TaskReader,
@@ -232,11 +217,10 @@ def _add_routes(kind: LaunchedKind) -> None:
 
     async def launch(
         user: Creator,
-        given: Annotated[NewTask, Depends(read_launch)],
         db: Db,
         settings: SettingsOf,
         viewer_of: ViewerOf,
-        snapshots: SnapshotsOf,
+        given: NewTask = sent,
     ) -> Response:
         """Checks everything, then puts it into the queue. Ours: `remarks`, sentences."""
         template = None
@@ -245,7 +229,7 @@ def _add_routes(kind: LaunchedKind) -> None:
                 template = await templates.find(conn, given.template_name)
         named = Named(workspace_id=given.workspace_id or None, project_id=given.project_id or None)
         place = await placing.of_task(db, user, given.config, template, named)
-        launch = given.launch(kind, user.user_id, template, place)
+        launch = given.launch(kind, template, place)
         prepared = await launching.prepare(launch, settings)
         async with changing(db) as change:
             known = await launching.find_launched(change.conn, launch, user.user_id)
@@ -297,45 +281,8 @@ def _add_routes(kind: LaunchedKind) -> None:
     if "idle_timeout" in kind.config_class.model_fields:
         router.put(f"{one}/report_idle", name=f"report_idle_{noun}")(report_idle)
     if kind.launches:
-        body = bodies_with_files.described(NewTask)
-        router.post(address, name=f"launch_{noun}", openapi_extra=body)(launch)
-
-
-@router.get("/tensorboards/{task_id}/sources")
-async def tensorboard_sources(
-    task_id: str, process: Reporter, db: Db, settings: SettingsOf
-) -> Response:
-    """The files that a TensorBoard shows, and the settings of their storage: for its own process. Ours."""
-    kind = launched_kinds()[task_kinds.TENSORBOARD]
-    async with db.tx() as conn:
-        row = await get_launched(conn, kind, task_id)
-        found = await tensorboard.sources(conn, row.data or {}, row.owner_id, settings)
-    return JsonResponse({"sources": found})
-
-
-@router.get("/notebooks/{task_id}/files")
-async def notebook_files(task_id: str, process: Reporter, db: Db, settings: SettingsOf) -> Response:
-    """The storage of the files in a notebook's working directory: for its own process. Ours."""
-    async with db.tx() as conn:
-        row = await get_launched(conn, launched_kinds()[task_kinds.NOTEBOOK], task_id)
-    return JsonResponse(notebook.files(row, settings))
-
-
-class KeptBytes(BaseModel):
-    """The size of all files that a notebook is about to keep."""
-
-    bytes: int = Field(ge=0, le=limits.INT64)
-
-
-@router.put("/notebooks/{task_id}/files")
-async def note_notebook_files(
-    task_id: str, given: KeptBytes, process: Reporter, db: Db, settings: SettingsOf
-) -> Response:
-    """The bytes that a notebook is about to keep, from its own process; 403 if its owner would keep too much.
-    Ours."""
-    async with changing(db) as change:
-        await notebook.note_kept(change.conn, task_id, given.bytes, settings.cluster.quotas)
-    return JsonResponse({})
+        described = bodies_with_files.described(body)
+        router.post(address, name=f"launch_{noun}", openapi_extra=described)(launch)
 
 
 for _kind in launched_kinds().values():

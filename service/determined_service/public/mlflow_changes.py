@@ -27,7 +27,7 @@ from determined_service.base.db import Database
 from determined_service.base.errors import ApiError, BadRequest, Conflict, Forbidden
 from determined_service.base.ids import parse_uuid
 from determined_service.base.json import JsonResponse
-from determined_service.ingest.mlflow_batches import Log, run_of
+from determined_service.ingest.mlflow_batches import MlflowBatch, run_of
 from determined_service.lifecycle import experiments as experimenting
 from determined_service.lifecycle import logged_models, mlflow_runs, unmanaged
 from determined_service.state import states
@@ -73,7 +73,7 @@ class NewRun(BaseModel):
     tags: dict[Name, Text] = Field(default_factory=dict, max_length=1000)
 
 
-class RunChange(BaseModel):
+class RunPatch(BaseModel):
     """Fields that are null stay as they are; a tag or an artifact that is null is removed. ``artifacts``:
     path and bytes."""
 
@@ -89,7 +89,7 @@ class RunChange(BaseModel):
     deleted: bool | None = None
 
 
-class RunState(BaseModel):
+class NewRunState(BaseModel):
     """One of STATE_RUNNING, STATE_COMPLETED, STATE_ERROR, STATE_CANCELED."""
 
     state: Name
@@ -164,7 +164,7 @@ async def start_run(
 
 
 @router.patch(f"{api}/runs/{{trial_id}}")
-async def change_run(trial_id: Id, given: RunChange, user: Reporter, db: Db) -> Response:
+async def change_run(trial_id: Id, given: RunPatch, user: Reporter, db: Db) -> Response:
     """Changes what MLflow's clients say of a run. An empty change asks whether the user might."""
     if given.deleted is not None and user.allocation is not None:
         raise Forbidden(
@@ -183,7 +183,7 @@ async def change_run(trial_id: Id, given: RunChange, user: Reporter, db: Db) -> 
 
 @router.patch(f"{api}/runs/{{trial_id}}/state")
 async def set_state(
-    trial_id: Id, given: RunState, user: Reporter, db: Db, settings: SettingsOf
+    trial_id: Id, given: NewRunState, user: Reporter, db: Db, settings: SettingsOf
 ) -> Response:
     """The state that the script of a run reports."""
     if given.state not in _STATES:
@@ -229,12 +229,12 @@ async def log_batch(trial_id: Id, request: Request, user: Reporter, db: Db) -> R
     given = await parsed(raw)
     if not isinstance(given, dict):
         raise BadRequest("the body must be an object")
-    await _store(request, db, user, trial_id, Log(given), raw)
+    await _store(request, db, user, trial_id, MlflowBatch(given), raw)
     return JsonResponse({})
 
 
 async def _store(
-    request: Request, db: Database, user: Principal, trial_id: int, given: Log, raw: bytes
+    request: Request, db: Database, user: Principal, trial_id: int, given: MlflowBatch, raw: bytes
 ) -> None:
     async with reader(db).connect() as conn:
         facts = await mlflow_runs.facts(conn, trial_id)
@@ -266,14 +266,14 @@ ToTrial = Annotated[Admission, may_named(Action.REPORT, Kind.TRIAL, "log to")]
 async def mlflow_log_batch(request: Request, admission: ToTrial, db: Db) -> Response:
     """``log_batch`` of MLflow's clients."""
     raw = await request.body()
-    return await _answered(request, admission, db, raw, Log)
+    return await _answered(request, admission, db, raw, MlflowBatch)
 
 
 @router.post("/mlflow/api/2.0/mlflow/runs/log-metric")
 async def mlflow_log_metric(request: Request, admission: ToTrial, db: Db) -> Response:
     """``log_metric`` of MLflow's clients."""
     raw = await request.body()
-    return await _answered(request, admission, db, raw, Log.of_metric)
+    return await _answered(request, admission, db, raw, MlflowBatch.of_metric)
 
 
 async def _answered(
@@ -281,7 +281,7 @@ async def _answered(
     admission: Admission,
     db: Database,
     raw: bytes,
-    read: Callable[[dict[str, Any]], Log],
+    read: Callable[[dict[str, Any]], MlflowBatch],
 ) -> Response:
     """In the words that MLflow's clients read; their refusals too."""
     try:

@@ -256,7 +256,7 @@ async def report_use(
     if (info.modelId is None) != (info.modelVersion is None):
         raise BadRequest("give both modelId and modelVersion, or neither")
     checkpoint = parse_uuid(info.checkpointUuid, "checkpoint")
-    source = modelling.Source(info.trialId, checkpoint, kind, info.modelId, info.modelVersion)
+    source = modelling.UsedModel(info.trialId, checkpoint, kind, info.modelId, info.modelVersion)
     async with db.tx() as conn:
         await modelling.note_source(conn, source)
     return JsonResponse({"trialId": info.trialId, "checkpointUuid": str(checkpoint)})

@@ -55,7 +55,7 @@ ManyNames = Annotated[list[Name], Query(default_factory=list, max_length=limits.
 ManyIds = Annotated[list[Id], Query(default_factory=list, max_length=limits.LABELS)]
 
 
-class ModelChange(BaseModel):
+class ModelPatch(BaseModel):
     """``v1PatchModel``: what is null or left out stays as it is."""
 
     name: Name | None = None
@@ -80,7 +80,7 @@ class ModelChange(BaseModel):
         return Named(self.workspaceName or "", workspace_id=self.workspaceId)
 
 
-class NewModel(ModelChange):
+class NewModel(ModelPatch):
     """``v1PostModelRequest``, and ours: ``tags``, ``requestId`` (of a request that may be sent twice)."""
 
     name: Name
@@ -180,7 +180,7 @@ async def read_model(model_name: str, user: ModelReader, db: Db) -> Response:
 
 
 @router.patch(MODEL)
-async def change_model(model_name: str, given: ModelChange, user: Changer, db: Db) -> Response:
+async def change_model(model_name: str, given: ModelPatch, user: Changer, db: Db) -> Response:
     """Changes the name, texts, metadata, labels or workspace; metadata and labels are replaced as wholes."""
     async with db.tx() as conn:
         named = given.named()

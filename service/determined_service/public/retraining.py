@@ -208,7 +208,7 @@ async def approve_run(model_name: str, given: RunApproval, user: Changer, db: Db
     return JsonResponse({"runId": run_id})
 
 
-class LiveMetric(BaseModel):
+class NewLiveMetric(BaseModel):
     """``values``: the oldest first; ``version``: of the model that is used, None: its champion."""
 
     metric: Annotated[Name, Field(min_length=1)]
@@ -217,7 +217,9 @@ class LiveMetric(BaseModel):
 
 
 @router.post(f"{RETRAINING}/live-metrics")
-async def report_live_metric(model_name: str, given: LiveMetric, user: Changer, db: Db) -> Response:
+async def report_live_metric(
+    model_name: str, given: NewLiveMetric, user: Changer, db: Db
+) -> Response:
     """How the model does where it is used: what the events `live_metric` of the plan go by."""
     async with changing(db) as change:
         model = await find_model(change.conn, model_name)

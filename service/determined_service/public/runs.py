@@ -53,7 +53,7 @@ _LOOKED_AT = 1_000
 Results = dict[str, list[dict[str, Any]]]
 
 
-class Search(BaseModel):
+class RunSearch(BaseModel):
     """``v1SearchRunsRequest``."""
 
     projectId: Id | None = None
@@ -74,7 +74,7 @@ class Search(BaseModel):
 
 
 @router.post("/runs")
-async def search_runs(given: Search, user: TrialReader, db: Db) -> Response:
+async def search_runs(given: RunSearch, user: TrialReader, db: Db) -> Response:
     """The runs that match; of all projects without one."""
     wanted = [in_project(given.projectId), *view.filtered(given.filter)]
     statement = view.select_runs().where(*wanted).order_by(*view.ordered_by(given.sort))

@@ -80,7 +80,7 @@ _PAGE = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).fr
 )
 
 
-class Visit(BaseModel):
+class TaskVisit(BaseModel):
     """``port``: its name or number; empty: the task's default one. ``path``: what is opened there."""
 
     port: str = Field("", max_length=63)
@@ -123,7 +123,7 @@ def _way_in(address: str, ticket: str, path: str) -> str:
 
 @router.post("/api/v1/tasks/{task_id}/visits")
 async def new_visit(
-    task_id: str, given: Visit, request: Request, user: TaskReader, db: Db, settings: SettingsOf
+    task_id: str, given: TaskVisit, request: Request, user: TaskReader, db: Db, settings: SettingsOf
 ) -> Response:
     """`url`: opens a port of the task in a browser that is logged in there then. It is good once, within a
     minute."""

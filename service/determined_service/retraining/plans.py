@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from determined.common.promotion import Rule, RuleError
+from determined.common.promotion import PromotionRule, RuleError
 from determined_service.base.errors import BadRequest
 from determined_service.recurring.schedules import Line, Schedule, next_after
 from determined_service.recurring.triggers import MOST, Alias, Trigger
@@ -45,7 +45,7 @@ class Plan(BaseModel):
     @classmethod
     def _is_rule(cls, given: dict[str, Any]) -> dict[str, Any]:
         try:
-            return Rule.read(given).to_json()
+            return PromotionRule.read(given).to_json()
         except RuleError as error:
             raise ValueError(str(error)) from None
 
@@ -71,9 +71,9 @@ class Plan(BaseModel):
         """Whether the data's version is looked at before anything is trained."""
         return self.data_version is not None or bool(self.data_files)
 
-    def read_rule(self) -> Rule:
+    def read_rule(self) -> PromotionRule:
         """The rule of promotion."""
-        return Rule.read(self.rule)
+        return PromotionRule.read(self.rule)
 
     def next_after(
         self, moment: datetime.datetime, begun: datetime.datetime, *, stored: bool = False

@@ -8,9 +8,9 @@ from operator import attrgetter, itemgetter
 
 from determined_service.scheduling.free_slots import PoolSlots
 from determined_service.scheduling.line import Ranks
-from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler, sorted_by
+from determined_service.scheduling.ranking_scheduler import PoolView, RankingScheduler, sorted_by
 from determined_service.scheduling.shares import Claimant, shares
-from determined_service.scheduling.snapshot import Request, Running
+from determined_service.scheduling.snapshot import Occupant, Request
 
 ABOVE = 1
 
@@ -20,7 +20,7 @@ class _Group:
     """An experiment, or an allocation that belongs to none: what it has and wants, as it came, and how wide
     each is."""
 
-    allocations: list[Request | Running] = field(default_factory=list)
+    allocations: list[Request | Occupant] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
 
     @property
@@ -36,7 +36,7 @@ class _Group:
         )
         if constraint is not None:
             # No share of slots that it may not use; it keeps what it has.
-            held = sum(one.width for one in self.allocations if isinstance(one, Running))
+            held = sum(one.width for one in self.allocations if isinstance(one, Occupant))
             demand = min(demand, max(held, slots.of(constraint).total()))
         if first.max_slots is not None:
             demand = min(demand, first.max_slots)
@@ -53,7 +53,7 @@ class FairShare(RankingScheduler):
     shares, and is taken back when the shares change.
     """
 
-    def rank(self, pool: Pool) -> Ranks:
+    def rank(self, pool: PoolView) -> Ranks:
         """Within the shares, a level for each width; above them, one."""
         widest = pool.slots.widest()
         mine: list[Request] = []
@@ -74,7 +74,7 @@ class FairShare(RankingScheduler):
                 level = -width if width <= left else ABOVE
                 if level < ABOVE:
                     left -= width
-                if isinstance(allocation, Running):
+                if isinstance(allocation, Occupant):
                     if allocation.preemptible:
                         stoppable[allocation.id] = level
                 elif level < ABOVE:
@@ -91,9 +91,9 @@ class FairShare(RankingScheduler):
         )
 
 
-def _groups(running: Iterable[Running], requests: Iterable[Request]) -> Iterable[_Group]:
+def _groups(running: Iterable[Occupant], requests: Iterable[Request]) -> Iterable[_Group]:
     groups: dict[int | str, _Group] = {}
-    everything: list[Request | Running] = [
+    everything: list[Request | Occupant] = [
         # What was stopped for another request comes back, so it goes on counting.
         one
         for one in running

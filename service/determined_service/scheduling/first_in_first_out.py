@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from determined_service.scheduling.line import Ranks
-from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler, sorted_by
+from determined_service.scheduling.ranking_scheduler import PoolView, RankingScheduler, sorted_by
 
 
 class FirstInFirstOut(RankingScheduler):
@@ -13,6 +13,6 @@ class FirstInFirstOut(RankingScheduler):
     otherwise), except where waiting cannot help.
     """
 
-    def rank(self, pool: Pool) -> Ranks:
+    def rank(self, pool: PoolView) -> Ranks:
         """One level for all."""
         return Ranks.even(sorted_by(pool.requests, "position", "requested"))

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from determined_service.scheduling.scheduler import Scheduler
-from determined_service.scheduling.snapshot import Request, Running, Snapshot
+from determined_service.scheduling.snapshot import Occupant, Request, Snapshot
 
 MAX_SINGLE = 24
 """How many kinds of allocations are tried one by one."""
@@ -52,7 +52,7 @@ def forecast(
 
     tries = BUDGET // (1 + len(before) + len(running) + len(agents))
 
-    def is_placed(ended: Collection[Running]) -> bool:
+    def is_placed(ended: Collection[Occupant]) -> bool:
         decision = scheduler.decide(without(here, ended))
         return any(one.id == request.id for one in decision.placements)
 
@@ -80,7 +80,7 @@ def forecast(
     return Forecast(all_of=_ids(slots[:many]), count=many)
 
 
-def without(snapshot: Snapshot, ended: Collection[Running]) -> Snapshot:
+def without(snapshot: Snapshot, ended: Collection[Occupant]) -> Snapshot:
     """The snapshot once ``ended`` have ended, and want no slots again."""
     gone = {one.id for one in ended}
     freed: dict[str, set[int]] = {}
@@ -106,9 +106,9 @@ def without(snapshot: Snapshot, ended: Collection[Running]) -> Snapshot:
     return replace(snapshot, agents=agents, used_by_group=used, running=running)
 
 
-def _alike(running: Sequence[Running]) -> list[list[Running]]:
+def _alike(running: Sequence[Occupant]) -> list[list[Occupant]]:
     """``running``, together what frees the same by its end; the first :data:`MAX_SINGLE` kinds of them."""
-    found: dict[tuple[object, ...], list[Running]] = {}
+    found: dict[tuple[object, ...], list[Occupant]] = {}
     for one in running:
         limited = one.group if one.max_slots is not None else None
         kind = (one.agent_id, one.width, one.others and one.id, limited, one.priority)
@@ -116,5 +116,5 @@ def _alike(running: Sequence[Running]) -> list[list[Running]]:
     return list(found.values())[:MAX_SINGLE]
 
 
-def _ids(running: Sequence[Running]) -> tuple[str, ...]:
+def _ids(running: Sequence[Occupant]) -> tuple[str, ...]:
     return tuple(one.id for one in running[:NAMED])

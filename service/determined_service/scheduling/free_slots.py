@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from determined_service.base import spread
 from determined_service.base.spread import Spread
-from determined_service.scheduling.snapshot import Agent, Constraint, Request, Snapshot
+from determined_service.scheduling.snapshot import AgentInfo, Constraint, Request, Snapshot
 
 Places = Sequence[tuple[str, int]]
 """Agents, and how many slots of each."""
@@ -96,7 +96,7 @@ class PoolSlots:
     kept here; nothing is to be taken there.
     """
 
-    def __init__(self, agents: Iterable[Agent], fit: Fit = Fit.BEST) -> None:
+    def __init__(self, agents: Iterable[AgentInfo], fit: Fit = Fit.BEST) -> None:
         self._fit = fit
         # Free slots that are kept for a request which waits for more of the same agent.
         self._kept: dict[str, int] = {}
@@ -211,7 +211,7 @@ class PoolSlots:
         """Of every agent."""
         return self._agents.keys()
 
-    def agent(self, agent_id: str) -> Agent:
+    def agent(self, agent_id: str) -> AgentInfo:
         """As the snapshot has it. Raises KeyError."""
         return self._agents[agent_id]
 
@@ -308,7 +308,7 @@ class PoolSlots:
 
 def by_pool(snapshot: Snapshot, fit: Fit = Fit.BEST) -> dict[str, PoolSlots]:
     """The slots of each pool that has agents."""
-    members: dict[str, list[Agent]] = {}
+    members: dict[str, list[AgentInfo]] = {}
     for agent in snapshot.agents:
         members.setdefault(agent.pool, []).append(agent)
     return {pool: PoolSlots(agents, fit) for pool, agents in members.items()}

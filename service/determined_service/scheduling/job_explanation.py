@@ -12,7 +12,7 @@ from determined.common.printable import counted
 from determined_service.base.aside import Lane
 from determined_service.scheduling.forecast import NAMED, Forecast, forecast
 from determined_service.scheduling.pools import PoolSchedulers
-from determined_service.scheduling.queue import Seen
+from determined_service.scheduling.queue import QueueView
 from determined_service.scheduling.reasons import (
     ExcludedEverywhere,
     NoAgent,
@@ -39,7 +39,7 @@ _ROWS = sa.text(
 
 
 async def explain_job(
-    conn: AsyncConnection, seen: Seen, job: int | str, schedulers: PoolSchedulers
+    conn: AsyncConnection, seen: QueueView, job: int | str, schedulers: PoolSchedulers
 ) -> list[dict[str, Any]]:
     """The requests that wait of ``job`` (an experiment's number, a task's id), in the order of service.
 
@@ -74,7 +74,7 @@ async def explain_job(
     ]
 
 
-def first_reasons(seen: Seen, jobs: Collection[int | str]) -> dict[int | str, str]:
+def first_reasons(seen: QueueView, jobs: Collection[int | str]) -> dict[int | str, str]:
     """Why the first waiting request of each of ``jobs`` waits, in words; without a forecast, which costs
     much."""
     found: dict[int | str, str] = {}

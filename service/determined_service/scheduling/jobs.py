@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.scheduling.pools import PoolSchedulers
-from determined_service.scheduling.queue import Seen
-from determined_service.scheduling.snapshot import Request, Running
+from determined_service.scheduling.queue import QueueView
+from determined_service.scheduling.snapshot import Occupant, Request
 from determined_service.views.values import moment
 
 QUEUED = "STATE_QUEUED"
@@ -59,7 +59,7 @@ _TASK_DETAILS = sa.text(
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class QueuedJob:
     """An experiment (``id``: its number) or a task (its id) in the queue.
 
     ``ahead``: how many jobs of its pool come before it, while it waits. ``held``, ``wanted``: slots.
@@ -74,17 +74,17 @@ class Job:
     order: tuple[Any, ...] = ()
 
 
-def _waiting(seen: Seen) -> Iterator[Request]:
+def _waiting(seen: QueueView) -> Iterator[Request]:
     yield from seen.snapshot.requests
     yield from (one.request for one in seen.snapshot.resting)
 
 
-async def list_jobs(conn: AsyncConnection, seen: Seen) -> list[Job]:
+async def list_jobs(conn: AsyncConnection, seen: QueueView) -> list[QueuedJob]:
     """Every job, by pool: those that hold slots, the more important first, then those that wait in the order
     in which they are served."""
     held: Counter[int] = Counter()
     wanted: Counter[int] = Counter()
-    first: dict[int, Request | Running] = {}
+    first: dict[int, Request | Occupant] = {}
     running: dict[int, list[str]] = {}
     for live in seen.snapshot.running:
         if live.group is not None:
@@ -106,14 +106,14 @@ async def list_jobs(conn: AsyncConnection, seen: Seen) -> list[Job]:
         last = row.id not in first
         order = (row.resource_pool, state == QUEUED, last, ahead, priority, row.place, 0, row.id)
         found.append(
-            Job(row.id, row.resource_pool, state, ahead, held[row.id], wanted[row.id], order)
+            QueuedJob(row.id, row.resource_pool, state, ahead, held[row.id], wanted[row.id], order)
         )
     found += await _tasks(conn, seen)
     return sorted(found, key=lambda job: job.order)
 
 
-async def _tasks(conn: AsyncConnection, seen: Seen) -> list[Job]:
-    live: dict[str, Request | Running] = {
+async def _tasks(conn: AsyncConnection, seen: QueueView) -> list[QueuedJob]:
+    live: dict[str, Request | Occupant] = {
         one.id: one for one in seen.snapshot.running if one.group is None
     }
     live |= {one.id: one for one in _waiting(seen) if one.group is None}
@@ -123,18 +123,18 @@ async def _tasks(conn: AsyncConnection, seen: Seen) -> list[Job]:
     for row in await conn.execute(_TASKS_IN_QUEUE, {"live": list(live)}):
         one = live[row.allocation_id]
         state, ahead, held, wanted = QUEUED, 0, 0, 0
-        if isinstance(one, Running):
+        if isinstance(one, Occupant):
             behind = one.id in seen.decision.backfilled
             state, held = (BACKFILLED if behind else SCHEDULED), one.width
         else:
             ahead, wanted = seen.ahead.get(one.id, 0), one.slots
         pool = row.resource_pool
         order = (pool, state == QUEUED, False, ahead, one.priority, row.place, 1, row.id)
-        found.append(Job(row.id, pool, state, ahead, held, wanted, order))
+        found.append(QueuedJob(row.id, pool, state, ahead, held, wanted, order))
     return found
 
 
-def count_by_pool(jobs: Collection[Job]) -> dict[str, dict[str, int]]:
+def count_by_pool(jobs: Collection[QueuedJob]) -> dict[str, dict[str, int]]:
     """``v1QueueStats`` of each pool that has jobs."""
     found: dict[str, dict[str, int]] = {}
     for job in jobs:
@@ -144,7 +144,7 @@ def count_by_pool(jobs: Collection[Job]) -> dict[str, dict[str, int]]:
 
 
 async def jobs_json(
-    conn: AsyncConnection, jobs: Sequence[Job], schedulers: PoolSchedulers
+    conn: AsyncConnection, jobs: Sequence[QueuedJob], schedulers: PoolSchedulers
 ) -> list[dict[str, Any]]:
     """``v1Job`` of each; one that was deleted meanwhile is left out."""
     numbers = [job.id for job in jobs if isinstance(job.id, int)]
@@ -156,7 +156,7 @@ async def jobs_json(
     return [_json(job, details[job.id], schedulers) for job in jobs if job.id in details]
 
 
-def _json(job: Job, row: sa.Row[Any], schedulers: PoolSchedulers) -> dict[str, Any]:
+def _json(job: QueuedJob, row: sa.Row[Any], schedulers: PoolSchedulers) -> dict[str, Any]:
     is_task = isinstance(job.id, str)
     summary: Mapping[str, Any] = {"state": job.state, "jobsAhead": job.ahead}
     return {

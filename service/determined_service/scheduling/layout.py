@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from determined_service.base.units import Unit, names_of, units_of
-from determined_service.scheduling.snapshot import Part, Request, Running
+from determined_service.base.units import AgentUnit, names_of, units_of
+from determined_service.scheduling.snapshot import Occupant, Part, Request
 
 
 class UnitLayout:
@@ -26,7 +26,7 @@ class UnitLayout:
         closed: Collection[int],
         machines: Mapping[str, str],
         most: int | None,
-    ) -> list[Unit]:
+    ) -> list[AgentUnit]:
         """Lays out an agent; its units, with those of their slots that may be given out.
 
         Args:
@@ -45,9 +45,9 @@ class UnitLayout:
                 for name in names_of(one.name):
                     self._meant.setdefault(name, set()).add(one.name)
         given = frozenset(usable)
-        return [Unit(one.name, tuple(filter(given.__contains__, one.slots))) for one in units]
+        return [AgentUnit(one.name, tuple(filter(given.__contains__, one.slots))) for one in units]
 
-    def running(self, every: Iterable[Running]) -> tuple[Running, ...]:
+    def running(self, every: Iterable[Occupant]) -> tuple[Occupant, ...]:
         """What runs, by units.
 
         Allocations without slots are dealt out evenly. Slots that the agent no longer has count for its first
@@ -64,7 +64,7 @@ class UnitLayout:
             for one in every
         )
 
-    def _moved(self, one: Running, dealt: Counter[str]) -> Running:
+    def _moved(self, one: Occupant, dealt: Counter[str]) -> Occupant:
         held: dict[str, list[int]] = {}
         for agent_id, slot_ids in one.parts:
             units = self._units.get(agent_id)

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from determined_service.scheduling.scheduler import Preemption
-from determined_service.scheduling.snapshot import Running, Snapshot
+from determined_service.scheduling.snapshot import Occupant, Snapshot
 
 
 def over_limit(snapshot: Snapshot, agents: Container[str]) -> list[Preemption]:
@@ -36,7 +36,7 @@ def over_limit(snapshot: Snapshot, agents: Container[str]) -> list[Preemption]:
     return found
 
 
-def stopped(running: Sequence[Running], preemptions: Sequence[Preemption]) -> tuple[Running, ...]:
+def stopped(running: Sequence[Occupant], preemptions: Sequence[Preemption]) -> tuple[Occupant, ...]:
     """``running`` when the preemptions have been made."""
     for_whom = {one.id: one.request_id for one in preemptions}
     return tuple(

@@ -1,4 +1,4 @@
-"""The requests of one pool, served one after the other: :class:`Line`.
+"""The requests of one pool, served one after the other: :class:`QueueLine`.
 
 Every scheduler ranks: it says in which order the requests are served, and gives each request and each
 allocation that may be stopped a **level**, a number that is lower for what is more important. The line does
@@ -44,8 +44,8 @@ from determined_service.scheduling.reasons import (
     TooWide,
 )
 from determined_service.scheduling.scheduler import Placement, Preemption, Waiting
-from determined_service.scheduling.snapshot import Constraint, Part, Request, Running
-from determined_service.scheduling.standing import Standing
+from determined_service.scheduling.snapshot import Constraint, Occupant, Part, Request
+from determined_service.scheduling.standing import PoolStanding
 from determined_service.scheduling.stoppable import Claim, Stoppable
 
 
@@ -65,10 +65,10 @@ class Ranks:
         return cls(order, [0] * len(order))
 
 
-class Line:
+class QueueLine:
     """See the module. ``used``: slots held by each group, changed by what is placed."""
 
-    def __init__(self, slots: PoolSlots, used: Counter[int], running: Iterable[Running]) -> None:
+    def __init__(self, slots: PoolSlots, used: Counter[int], running: Iterable[Occupant]) -> None:
         self._slots = slots
         self._used = used
         # With what stands in line: nobody of the same group takes what its max_slots leaves to those.
@@ -82,7 +82,7 @@ class Line:
         # The groups that a ``max_slots`` limits: what stands in line is counted for these.
         self._limited: frozenset[int] = frozenset()
         # Those that wait for slots which others hold.
-        self._line = Standing(slots)
+        self._line = PoolStanding(slots)
         # By request; of a gang one for each agent.
         self._claims: dict[str, list[Claim]] = {}
         # Slots that come free because earlier decisions asked for them: by request, then by agent.
@@ -257,7 +257,7 @@ class Line:
 
     # Slots that come free
 
-    def _held(self, levels: Mapping[str, int]) -> Iterator[tuple[Running, int, str, int]]:
+    def _held(self, levels: Mapping[str, int]) -> Iterator[tuple[Occupant, int, str, int]]:
         """What may be stopped: its level, and how many slots of which agent others may use after it."""
         agent = self._slots.agent
         for one in self._running:
@@ -271,7 +271,7 @@ class Line:
                 enabled = len(set(one.slot_ids).intersection(agent(one.agent_id).slots))
                 yield one, level, one.agent_id, enabled
 
-    def _enabled(self, one: Running) -> list[tuple[str, int]]:
+    def _enabled(self, one: Occupant) -> list[tuple[str, int]]:
         """How many of its slots others may use after it, by agent."""
         return [
             (agent_id, self._usable(agent_id, slot_ids))

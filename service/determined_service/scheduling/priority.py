@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from determined_service.scheduling.free_slots import Fit
 from determined_service.scheduling.line import Ranks
-from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler, sorted_by
+from determined_service.scheduling.ranking_scheduler import PoolView, RankingScheduler, sorted_by
 
 
 class Priority(RankingScheduler):
@@ -20,7 +20,7 @@ class Priority(RankingScheduler):
         super().__init__(fit)
         self._preemption = preemption
 
-    def rank(self, pool: Pool) -> Ranks:
+    def rank(self, pool: PoolView) -> Ranks:
         """A level for each priority, or one for all without preemption."""
         order = sorted_by(pool.requests, "priority", "position", "requested")
         if not self._preemption:

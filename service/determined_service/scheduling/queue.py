@@ -20,7 +20,7 @@ KEPT = 10
 
 
 @dataclass(frozen=True)
-class Seen:
+class QueueView:
     """A snapshot, and what the schedulers decide for it."""
 
     snapshot: Snapshot
@@ -43,10 +43,10 @@ class Queue:
         self._db = db
         self._snapshots = snapshots
         self._lock = asyncio.Lock()
-        self._seen = Seen(Snapshot((), ()), Decision((), ()))
+        self._seen = QueueView(Snapshot((), ()), Decision((), ()))
         self._kept_until = 0.0
 
-    async def look(self) -> Seen:
+    async def look(self) -> QueueView:
         """What the schedulers decide, or have decided a moment ago."""
         async with self._lock:
             began = time.monotonic()
@@ -56,7 +56,7 @@ class Queue:
                     async with reader(self._db).connect() as conn:
                         snapshot = await self._snapshots.read(conn)
                 decision = await self._snapshots.schedulers.decide_beside(snapshot)
-                self._seen = Seen(snapshot, decision)
+                self._seen = QueueView(snapshot, decision)
                 ended = time.monotonic()
                 self._kept_until = ended + KEPT * (ended - began)
             return self._seen

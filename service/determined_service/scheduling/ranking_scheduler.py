@@ -11,20 +11,20 @@ from typing import TypeVar
 
 from determined_service.scheduling.free_slots import Fit, PoolSlots, by_pool
 from determined_service.scheduling.limits import over_limit, stopped
-from determined_service.scheduling.line import Line, Ranks
+from determined_service.scheduling.line import QueueLine, Ranks
 from determined_service.scheduling.reasons import NoAgent, Unplaced
 from determined_service.scheduling.scheduler import Decision, Scheduler, Waiting
-from determined_service.scheduling.snapshot import Request, Running, Snapshot
+from determined_service.scheduling.snapshot import Occupant, Request, Snapshot
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class PoolView:
     """One resource pool: its requests as they came, what runs on its agents, and its slots."""
 
     requests: Sequence[Request]
-    running: Sequence[Running]
+    running: Sequence[Occupant]
     slots: PoolSlots
 
 
@@ -40,8 +40,8 @@ def sorted_by(those: Iterable[T], *names: str) -> list[T]:
 
 
 class RankingScheduler(Scheduler):
-    """Ranks the requests of each pool; :class:`~.line.Line` places, stops and explains. ``fit``: which of the
-    agents that it fits on a request gets."""
+    """Ranks the requests of each pool; :class:`~.line.QueueLine` places, stops and explains. ``fit``: which
+    of the agents that it fits on a request gets."""
 
     def __init__(self, fit: Fit = Fit.BEST) -> None:
         self._fit = fit
@@ -55,7 +55,7 @@ class RankingScheduler(Scheduler):
             requests.setdefault(request.pool, []).append(request)
         pool_of = {agent.id: agent.pool for agent in snapshot.agents}
         preemptions = over_limit(snapshot, pool_of)
-        running: dict[str, list[Running]] = {}
+        running: dict[str, list[Occupant]] = {}
         for one in stopped(snapshot.running, preemptions) if preemptions else snapshot.running:
             # One without an agent that may be given work is of no interest.
             pool = pool_of.get(one.agent_id) or next(
@@ -66,11 +66,11 @@ class RankingScheduler(Scheduler):
         placements, waiting, backfilled = [], [], []
         for name, those in sorted(requests.items()):
             if name not in slots:
-                ranks = self.rank(Pool(those, (), PoolSlots(())))
+                ranks = self.rank(PoolView(those, (), PoolSlots(())))
                 waiting += [Waiting(one, NoAgent()) for one in ranks.order]
                 continue
-            mine = Pool(those, running.get(name, ()), slots[name])
-            line = Line(mine.slots, used, mine.running)
+            mine = PoolView(those, running.get(name, ()), slots[name])
+            line = QueueLine(mine.slots, used, mine.running)
             ranks = self.rank(mine)
             line.serve(ranks)
             placements += line.placements
@@ -87,5 +87,5 @@ class RankingScheduler(Scheduler):
         )
 
     @abc.abstractmethod
-    def rank(self, pool: Pool) -> Ranks:
+    def rank(self, pool: PoolView) -> Ranks:
         """Who is served before whom, and what may be stopped for whom."""

@@ -25,12 +25,12 @@ from determined_service.scheduling.live_allocations import (
 )
 from determined_service.scheduling.pools import PoolSchedulers
 from determined_service.scheduling.snapshot import (
-    Agent,
+    AgentInfo,
     Constraint,
+    Occupant,
     Part,
     Request,
     Resting,
-    Running,
     Snapshot,
 )
 from determined_service.state import presence, states
@@ -61,7 +61,7 @@ _AGENTS = sa.text(
 )
 
 
-_Item = Request | Resting | Running
+_Item = Request | Resting | Occupant
 """An allocation, as a scheduler sees it."""
 
 
@@ -126,7 +126,7 @@ class SnapshotReader:
         seen = self._make(live)
         layout, opened = self._laid_out(agents)
         waiting = [one for one in seen.values() if type(one) is Request]
-        running = layout.running(one for one in seen.values() if type(one) is Running)
+        running = layout.running(one for one in seen.values() if type(one) is Occupant)
         resting: tuple[Resting, ...] = ()
         if len(waiting) + len(running) < len(seen):
             waiting, resting = _apart(seen, moment)
@@ -155,7 +155,7 @@ class SnapshotReader:
         return Snapshot(
             requests,
             tuple(
-                Agent(
+                AgentInfo(
                     name, pool, slots, frozenset(used[name]) if name in used else nobody, tasks[name],
                     limits[pool], labels,
                 )
@@ -233,7 +233,7 @@ class SnapshotReader:
             return Resting(request, row.rests_until, row.unplaced or NO_WORDS)
         if row.agent_id is None:
             return None
-        return Running(
+        return Occupant(
             row.id, row.agent_id, tuple(row.slot_ids), row.experiment_id, terms.max_slots, priority,
             terms.weight, position, row.preemptible, row.since, row.stopping, row.stopping_for,
             tuple(Part(agent, tuple(slots)) for agent, slots in live.parts.get(row.id, ())[1:]),

@@ -6,8 +6,8 @@ from collections import Counter
 from operator import attrgetter, itemgetter
 
 from determined_service.scheduling.line import Ranks
-from determined_service.scheduling.ranking_scheduler import Pool, RankingScheduler
-from determined_service.scheduling.snapshot import Request, Running
+from determined_service.scheduling.ranking_scheduler import PoolView, RankingScheduler
+from determined_service.scheduling.snapshot import Occupant, Request
 
 
 class RoundRobin(RankingScheduler):
@@ -17,14 +17,14 @@ class RoundRobin(RankingScheduler):
     experiment is always a first one. Nothing is stopped.
     """
 
-    def rank(self, pool: Pool) -> Ranks:
+    def rank(self, pool: PoolView) -> Ranks:
         """By the number of the experiment's allocations that came before."""
         turns: Counter[int] = Counter()
         ranked: list[tuple[int, Request]] = []
-        everything: list[Request | Running] = [*pool.running, *pool.requests]
+        everything: list[Request | Occupant] = [*pool.running, *pool.requests]
         everything.sort(key=attrgetter("requested"))
         for one in everything:
-            wide = one.width if isinstance(one, Running) else one.slots
+            wide = one.width if isinstance(one, Occupant) else one.slots
             turn = 0
             if wide and one.group is not None:
                 turn = turns[one.group]

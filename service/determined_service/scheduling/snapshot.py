@@ -74,7 +74,7 @@ class Resting:
 
 
 @record
-class Agent:
+class AgentInfo:
     """An agent that may be given work, or a unit of one (:mod:`determined_service.base.units`), which is what
     every name of an agent in a snapshot means. ``slots``: ids of all its enabled slots. ``used``: slots
     that are held, which may include some that were disabled meanwhile. ``max_zero_slot_tasks``: how many
@@ -94,7 +94,7 @@ class Agent:
 
 
 @record
-class Running:
+class Occupant:
     """An allocation that holds ``slot_ids`` of an agent; of a gang, ``others`` are on more agents.
 
     ``group``, ``max_slots``, ``priority``, ``weight``, ``position``, ``preemptible`` and
@@ -139,8 +139,8 @@ class Snapshot:
     seconds since 1970 (0: nothing rests)."""
 
     requests: tuple[Request, ...]
-    agents: tuple[Agent, ...]
+    agents: tuple[AgentInfo, ...]
     used_by_group: Mapping[int, int] = field(default_factory=dict)
-    running: tuple[Running, ...] = ()
+    running: tuple[Occupant, ...] = ()
     resting: tuple[Resting, ...] = ()
     moment: float = 0.0

@@ -1,4 +1,4 @@
-"""Who stands in line for slots, and on which agents free ones are kept for whom: :class:`Standing`."""
+"""Who stands in line for slots, and on which agents free ones are kept for whom: :class:`PoolStanding`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Those:
     count: int = 0
 
 
-class Standing:
+class PoolStanding:
     """The line of one pool.
 
     Requests that may run on the same agents are kept together, so that a line of requests without constraints

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from determined_service.base.records import record
 from determined_service.scheduling.free_slots import Places, PoolSlots, Ranking
-from determined_service.scheduling.snapshot import Request, Running
+from determined_service.scheduling.snapshot import Occupant, Request
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Claim:
 class _Holder:
     """``number``: a larger one was placed later."""
 
-    holder: Running | Claim
+    holder: Occupant | Claim
     level: int
     number: int
     slots: int
@@ -45,7 +45,7 @@ class Stoppable:
     def __init__(
         self,
         opened: Callable[[str], int],
-        running: Iterable[tuple[Running, int, str, int]],
+        running: Iterable[tuple[Occupant, int, str, int]],
     ) -> None:
         """``running``: with their levels, an agent, and how many slots of it they hold."""
         self._opened = opened
@@ -117,7 +117,7 @@ class Stoppable:
                 high = middle
         return found
 
-    def victims(self, agent_id: str, level: int, wanted: int) -> list[Running | Claim]:
+    def victims(self, agent_id: str, level: int, wanted: int) -> list[Occupant | Claim]:
         """What has to stop so that ``wanted`` slots of the agent are open, of ``level`` and above."""
         missing = wanted - self._opened(agent_id)
         able = [one for one in self._held.get(agent_id, {}).values() if one.level >= level]
@@ -136,7 +136,7 @@ class Stoppable:
         return [one.holder for one in chosen]
 
     def _add(self, agent_id: str, holder: _Holder) -> None:
-        name = holder.holder.id if isinstance(holder.holder, Running) else holder.holder.request.id
+        name = holder.holder.id if isinstance(holder.holder, Occupant) else holder.holder.request.id
         self._held.setdefault(agent_id, {})[name] = holder
         if holder.level not in self._known:
             self._known.add(holder.level)

@@ -1,13 +1,10 @@
-"""Names of the kinds of task, as in ``tasks.kind``; the classes in ``lifecycle/kinds`` define them."""
+"""Names of kinds of task, as in ``tasks.kind``; those of commands, notebooks, shells and TensorBoards are in
+:class:`determined.common.wire.kinds.TaskKind`."""
 
 from __future__ import annotations
 
 TRIAL = "TRIAL"
 CHECKPOINT_GC = "CHECKPOINT_GC"
-COMMAND = "COMMAND"
-NOTEBOOK = "NOTEBOOK"
-SHELL = "SHELL"
-TENSORBOARD = "TENSORBOARD"
 GENERIC = "GENERIC"
 
 NOTEBOOK_MARK = "files_deletion"

@@ -32,7 +32,7 @@ from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle import places
 from determined_service.lifecycle import tasks as tasking
 from determined_service.lifecycle.config_policies import limited
-from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.kinds.launched import LaunchContext, LaunchedKind, LaunchFields
 from determined_service.lifecycle.places import FIRST_WORKSPACE, Place
 from determined_service.lifecycle.pools import require_pool
 from determined_service.lifecycle.quotas import require_room
@@ -48,15 +48,17 @@ from determined_service.submission.templates import Template
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The request of a launch. ``config``: a mapping, or YAML text. ``files``: of the context directory,
-    unless ``definition`` has them packed already. ``asked``: the request's other fields."""
+    unless ``definition`` has them packed already. ``asked``: the kind's own fields."""
 
-    kind: LaunchedKind
+    kind: LaunchedKind[Any]
     config: Mapping[str, Any] | str
     files: Sequence[Mapping[str, Any]] = ()
     definition: ModelDefinition | None = None
     template: Template | None = None
     place: Place = FIRST_WORKSPACE
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    asked: LaunchFields = field(default_factory=LaunchFields)
+    written: Mapping[str, Any] | None = None
+    """The configuration as its owner wrote it, if ``config`` is another task's complete one."""
     parent_id: str | None = None
     forked_from: str | None = None
     model_def_hash: str | None = None
@@ -158,7 +160,7 @@ def complete(
     return document.data, config, remarks + more
 
 
-def _asked(layers: Sequence[Mapping[str, Any]], kind: LaunchedKind) -> tuple[int, str]:
+def _asked(layers: Sequence[Mapping[str, Any]], kind: LaunchedKind[Any]) -> tuple[int, str]:
     """The slots and the pool in layers of a configuration, the upper ones last, which may be wrong."""
     found = (layer.get("resources") for layer in layers)
     section: dict[str, Any] = {}
@@ -219,12 +221,9 @@ async def plan(
     config, more = await limited(conn, config, pool, held, settings.cluster)
     remarks = [*prepared.remarks, *more]
     remarks += await require_rights(conn, config, pool, owner_id, settings, within)
-    asked = {
-        "defaultStorage": settings.checkpoint_storage,
-        "given": prepared.given,
-        **launch.asked,
-    }
-    data = await launch.kind.remember(conn, asked, config)
+    written = prepared.given if launch.written is None else launch.written
+    context = LaunchContext(owner_id, settings.checkpoint_storage, written)
+    data = await launch.kind.remember(conn, launch.asked, config, context)
     return LaunchPlan(config, prepared.definition, warnings, tuple(remarks), data)
 
 

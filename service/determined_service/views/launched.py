@@ -82,7 +82,7 @@ def select_launched(kind: LaunchedKind) -> sa.Select[Any]:
     )
 
 
-async def get_launched(conn: AsyncConnection, kind: LaunchedKind, task_id: str) -> sa.Row[Any]:
+async def get_launched(conn: AsyncConnection, kind: LaunchedKind[Any], task_id: str) -> sa.Row[Any]:
     """The row of one task. Raises NotFound, also when it is of another kind."""
     row = (await conn.execute(select_launched(kind).where(k.id == task_id))).first()
     if row is None:
@@ -91,7 +91,7 @@ async def get_launched(conn: AsyncConnection, kind: LaunchedKind, task_id: str) 
 
 
 def launched_json(
-    row: sa.Row[Any], kind: LaunchedKind, viewer: Viewer, *, alone: bool = False
+    row: sa.Row[Any], kind: LaunchedKind[Any], viewer: Viewer, *, alone: bool = False
 ) -> dict[str, Any]:
     """``v1Command``; ``alone``: its owner gets its keys, too, which no list shows.
 
@@ -178,7 +178,7 @@ class _Allocation:
         self.ports_ready = row.ports_ready is not False
 
 
-async def counts(conn: AsyncConnection, kinds: Sequence[LaunchedKind]) -> dict[str, int]:
+async def counts(conn: AsyncConnection, kinds: Sequence[LaunchedKind[Any]]) -> dict[str, int]:
     """The number of open tasks of each kind, by the plural of its noun."""
     found = await conn.execute(
         sa.select(k.kind, sa.func.count())

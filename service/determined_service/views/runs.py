@@ -72,7 +72,7 @@ class Type(StrEnum):
 
 
 @dataclass(frozen=True)
-class Column:
+class RunColumn:
     """What of a run can be filtered and sorted by. ``title``: for people."""
 
     type: Type
@@ -80,28 +80,28 @@ class Column:
     title: str = ""
 
 
-COLUMNS: Mapping[str, Column] = {
-    "id": Column(Type.NUMBER, t.id, "Run ID"),
-    "state": Column(Type.TEXT, SHOWN_STATE, "State"),
-    "startTime": Column(Type.DATE, STARTED, "Start Time"),
-    "endTime": Column(Type.DATE, t.end_time, "End Time"),
-    "duration": Column(Type.NUMBER, DURATION, "Duration"),
-    "user": Column(Type.TEXT, u.username, "User"),
-    "tags": Column(Type.ARRAY, e.labels, "Tags"),
-    "searcherMetricsVal": Column(Type.NUMBER, t.searcher_metric_value, "Searcher Metric Value"),
-    "searcherMetric": Column(Type.TEXT, _searcher["metric"].astext, "Searcher Metric"),
-    "searcherType": Column(Type.TEXT, _searcher["name"].astext, "Searcher"),
-    "checkpointCount": Column(Type.NUMBER, CHECKPOINT_COUNT, "Checkpoints"),
-    "checkpointSize": Column(Type.NUMBER, CHECKPOINT_SIZE, "Checkpoint Size"),
-    "externalRunId": Column(Type.TEXT, t.external_id, "External Run ID"),
-    "experimentId": Column(Type.NUMBER, e.id, "Search ID"),
-    "experimentName": Column(Type.TEXT, e.name, "Search Name"),
-    "experimentDescription": Column(Type.TEXT, e.description, "Search Description"),
-    "experimentProgress": Column(Type.NUMBER, e.progress, "Search Progress"),
-    "externalExperimentId": Column(Type.TEXT, e.external_id, "External Search ID"),
-    "resourcePool": Column(Type.TEXT, e.resource_pool, "Resource Pool"),
-    "forkedFrom": Column(Type.NUMBER, e.parent_id, "Forked From"),
-    "projectId": Column(Type.NUMBER, e.project_id, "Project ID"),
+COLUMNS: Mapping[str, RunColumn] = {
+    "id": RunColumn(Type.NUMBER, t.id, "Run ID"),
+    "state": RunColumn(Type.TEXT, SHOWN_STATE, "State"),
+    "startTime": RunColumn(Type.DATE, STARTED, "Start Time"),
+    "endTime": RunColumn(Type.DATE, t.end_time, "End Time"),
+    "duration": RunColumn(Type.NUMBER, DURATION, "Duration"),
+    "user": RunColumn(Type.TEXT, u.username, "User"),
+    "tags": RunColumn(Type.ARRAY, e.labels, "Tags"),
+    "searcherMetricsVal": RunColumn(Type.NUMBER, t.searcher_metric_value, "Searcher Metric Value"),
+    "searcherMetric": RunColumn(Type.TEXT, _searcher["metric"].astext, "Searcher Metric"),
+    "searcherType": RunColumn(Type.TEXT, _searcher["name"].astext, "Searcher"),
+    "checkpointCount": RunColumn(Type.NUMBER, CHECKPOINT_COUNT, "Checkpoints"),
+    "checkpointSize": RunColumn(Type.NUMBER, CHECKPOINT_SIZE, "Checkpoint Size"),
+    "externalRunId": RunColumn(Type.TEXT, t.external_id, "External Run ID"),
+    "experimentId": RunColumn(Type.NUMBER, e.id, "Search ID"),
+    "experimentName": RunColumn(Type.TEXT, e.name, "Search Name"),
+    "experimentDescription": RunColumn(Type.TEXT, e.description, "Search Description"),
+    "experimentProgress": RunColumn(Type.NUMBER, e.progress, "Search Progress"),
+    "externalExperimentId": RunColumn(Type.TEXT, e.external_id, "External Search ID"),
+    "resourcePool": RunColumn(Type.TEXT, e.resource_pool, "Resource Pool"),
+    "forkedFrom": RunColumn(Type.NUMBER, e.parent_id, "Forked From"),
+    "projectId": RunColumn(Type.NUMBER, e.project_id, "Project ID"),
 }
 STATISTICS = ("last", "min", "max", "mean")
 """Of a metric, after its name."""
@@ -133,7 +133,7 @@ def _of_metric(name: str) -> sa.ColumnElement[Any]:
     )
 
 
-def column(name: Any) -> Column:
+def column(name: Any) -> RunColumn:
     """The column of that name. Raises BadRequest."""
     text = check_text(name, "column")
     if text in COLUMNS:
@@ -145,10 +145,10 @@ def column(name: Any) -> Column:
             "validation.METRIC.min (max, mean, last), training.METRIC.last"
         )
     if prefix == "hp":
-        return Column(Type.ANY, _inside(t.hparams, rest))
+        return RunColumn(Type.ANY, _inside(t.hparams, rest))
     if prefix == "metadata":
-        return Column(Type.ANY, _inside(t.run_metadata, rest))
-    return Column(Type.ANY, _of_metric(text))
+        return RunColumn(Type.ANY, _inside(t.run_metadata, rest))
+    return RunColumn(Type.ANY, _of_metric(text))
 
 
 def filtered(text: str | None) -> list[sa.ColumnElement[bool]]:
@@ -224,7 +224,7 @@ def _condition(given: Mapping[str, Any], path: str) -> sa.ColumnElement[bool]:
     return _COMPARE[operator](found, wanted)
 
 
-def _is_empty(of: Column) -> sa.ColumnElement[bool]:
+def _is_empty(of: RunColumn) -> sa.ColumnElement[bool]:
     nothing = of.value.is_(None)
     if of.type == Type.TEXT:
         return sa.or_(nothing, of.value == "")
@@ -235,7 +235,7 @@ def _is_empty(of: Column) -> sa.ColumnElement[bool]:
     return nothing
 
 
-def _contains(of: Column, text: str, wanted: bool, path: str) -> sa.ColumnElement[bool]:
+def _contains(of: RunColumn, text: str, wanted: bool, path: str) -> sa.ColumnElement[bool]:
     if of.type == Type.ARRAY:
         found: sa.ColumnElement[bool] = of.value.contains([text])
     elif of.type == Type.ANY:
@@ -252,7 +252,7 @@ def _text_in(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return value.op("#>>", return_type=sa.Text())(sa.literal([], sa.ARRAY(sa.Text)))
 
 
-def _comparable(of: Column, value: Any, path: str) -> tuple[sa.ColumnElement[Any], Any]:
+def _comparable(of: RunColumn, value: Any, path: str) -> tuple[sa.ColumnElement[Any], Any]:
     """The column and the given value as what can be compared. Raises BadRequest."""
     if of.type == Type.ARRAY:
         raise BadRequest(f"{path}: tags are compared by contains and notContains")

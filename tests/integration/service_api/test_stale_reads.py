@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from determined.common.cluster_config import NotebookFiles, Quotas
 from determined.common.wire import doors, shells
 from determined.common.wire.doors import DoorState
+from determined.common.wire.kinds import TaskKind
 from determined_registry.database.tables import (
     agents,
     allocation_doors,
@@ -34,7 +35,6 @@ from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.legs import end_leg
 from determined_service.pipelines import rows as pipelining
 from determined_service.state.change import Change, changing
-from determined_service.state.task_kinds import NOTEBOOK
 from tests.integration.service_api.test_checkpoints import store
 from tests.integration.service_api.test_models import waits_for_a_lock
 from tests.integration.service_api.world import World
@@ -172,7 +172,7 @@ async def test_a_repeated_report_does_not_bring_back_deleted_files(
 async def test_files_of_a_notebook_stay_for_the_one_that_begins_with_them(world: World) -> None:
     async with world.db.tx() as conn:
         owner = (await conn.execute(sa.select(users.c.id).limit(1))).scalar_one()
-        ended = {"id": "old", "kind": NOTEBOOK, "owner_id": owner, "config": {}}
+        ended = {"id": "old", "kind": TaskKind.NOTEBOOK.name, "owner_id": owner, "config": {}}
         ended |= {"state": "COMPLETED", "end_time": sa.func.now() - sa.text("interval '9 days'")}
         await conn.execute(sa.insert(tasks).values(ended))
     kept: list[int] = []
@@ -181,7 +181,7 @@ async def test_files_of_a_notebook_stay_for_the_one_that_begins_with_them(world:
         """As :meth:`Notebook.remember`, and then the new task."""
         of = sa.select(tasks.c.data).where(tasks.c.id == "old").with_for_update(read=True)
         await change.conn.execute(of)
-        new = {"id": "new", "kind": NOTEBOOK, "owner_id": owner, "config": {}}
+        new = {"id": "new", "kind": TaskKind.NOTEBOOK.name, "owner_id": owner, "config": {}}
         new |= {"state": "ACTIVE", "data": {"restore_of": "old"}}
         await change.conn.execute(sa.insert(tasks).values(new))
 

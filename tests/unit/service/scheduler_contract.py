@@ -31,11 +31,11 @@ from determined_service.scheduling.reasons import (
 from determined_service.scheduling.scheduler import Decision, Scheduler, Waiting
 from determined_service.scheduling.snapshot import (
     MAX_ZERO_SLOT_TASKS,
-    Agent,
+    AgentInfo,
     Constraint,
+    Occupant,
     Part,
     Request,
-    Running,
     Snapshot,
 )
 from determined_service.scheduling.wording import in_short, in_words
@@ -50,7 +50,7 @@ def _bits(mask: int) -> list[int]:
 
 # Some of an agent's slots are disabled, which may be held all the same.
 AGENTS = st.builds(
-    lambda name, pool, enabled, used, tasks, labels: Agent(
+    lambda name, pool, enabled, used, tasks, labels: AgentInfo(
         name, pool, tuple(_bits(enabled)), frozenset(_bits(used)), tasks, labels=labels
     ),
     st.sampled_from([f"a{number}" for number in range(5)]),
@@ -106,7 +106,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         replace(request, id=f"r{number}", requested=float(number))
         for number, request in enumerate(requests)
     )
-    running: list[Running] = []
+    running: list[Occupant] = []
     for agent in agents:
         held = sorted(agent.used)
         while held:
@@ -117,9 +117,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     return Snapshot(numbered, tuple(agents), used, tuple(running))
 
 
-def _joined(draw: st.DrawFn, running: list[Running], pool: dict[str, str]) -> list[Running]:
+def _joined(draw: st.DrawFn, running: list[Occupant], pool: dict[str, str]) -> list[Occupant]:
     """``running``, with some allocations changed to gangs on several agents of a pool."""
-    found: list[Running] = []
+    found: list[Occupant] = []
     for one in running:
         whole = next(
             (
@@ -139,15 +139,19 @@ def _joined(draw: st.DrawFn, running: list[Running], pool: dict[str, str]) -> li
 
 
 def _running(
-    draw: st.DrawFn, name: str, agent: Agent, slots: tuple[int, ...], requests: tuple[Request, ...]
-) -> Running:
+    draw: st.DrawFn,
+    name: str,
+    agent: AgentInfo,
+    slots: tuple[int, ...],
+    requests: tuple[Request, ...],
+) -> Occupant:
     """An allocation that holds the slots; perhaps a scheduler or a user has asked it to stop."""
     mine = [group for group, (pool, _) in GROUPS.items() if pool == agent.pool]
     group = draw(st.none() | st.sampled_from(mine))
     priority = draw(st.integers(1, 99))
     stopping = draw(st.sampled_from([False, False, True]))
     waiting = [one.id for one in requests if one.pool == agent.pool] or [None]
-    return Running(
+    return Occupant(
         name,
         agent.id,
         slots,
@@ -188,7 +192,7 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
     for placement in decision.placements:
         one = requests[placement.id]
         running.append(
-            Running(
+            Occupant(
                 one.id,
                 placement.agent_id,
                 placement.slot_ids,
@@ -205,7 +209,7 @@ def after(snapshot: Snapshot, decision: Decision) -> Snapshot:
     return Snapshot(left, tuple(found), used, tuple(running))
 
 
-def usable(snapshot: Snapshot, one: Running, on: tuple[str, ...]) -> int:
+def usable(snapshot: Snapshot, one: Occupant, on: tuple[str, ...]) -> int:
     """The number of the slots that ``one`` holds of the agents ``on`` others may use after it."""
     enabled = {agent.id: set(agent.slots) for agent in snapshot.agents}
     return sum(
@@ -230,7 +234,7 @@ def most_whole(request: Request, sizes: list[int]) -> int:
     return sum(sizes)
 
 
-def allowed(snapshot: Snapshot, request: Request) -> list[Agent]:
+def allowed(snapshot: Snapshot, request: Request) -> list[AgentInfo]:
     """The agents that the request may run on."""
     return [
         agent
@@ -361,7 +365,7 @@ class SchedulerContract:
         decision = self.scheduler.decide(snapshot)
         running = {one.id: one for one in snapshot.running}
         waiting = {one.request.id: one.reason for one in decision.waiting}
-        above: list[Running] = []
+        above: list[Occupant] = []
         assert len({one.id for one in decision.preemptions}) == len(decision.preemptions)
         for preemption in decision.preemptions:
             victim = running[preemption.id]
@@ -488,6 +492,6 @@ class SchedulerContract:
             assert in_short(one, 2).startswith(f"needs {one.request.slots}")
 
     def test_pools_do_not_wait_for_each_other(self) -> None:
-        agents = (Agent("x", "p", (0,), frozenset({0})), Agent("y", "q", (0,)))
+        agents = (AgentInfo("x", "p", (0,), frozenset({0})), AgentInfo("y", "q", (0,)))
         snapshot = Snapshot((Request("a", "p", 1), Request("b", "q", 1)), agents)
         assert [one.id for one in self.scheduler.decide(snapshot).placements] == ["b"]

@@ -19,7 +19,7 @@ from determined_service.base.checks import (
     check_value,
 )
 from determined_service.base.errors import BadRequest, TooLarge, Unavailable, _log_line, of_database
-from determined_service.ingest.mlflow_batches import Log
+from determined_service.ingest.mlflow_batches import MlflowBatch
 from determined_service.ingest.reports import ReportBatch, read_batch
 from determined_service.submission.size import check_size
 
@@ -121,7 +121,7 @@ def test_mlflow_points_beyond_64_bits_are_refused(field: str, number: Any) -> No
     with pytest.raises(
         BadRequest, match=rf"parameter 'metrics\[0\].{field}' supplied: expected a whole number"
     ):
-        Log({"metrics": [point]})
+        MlflowBatch({"metrics": [point]})
 
 
 def test_only_mlflow_logs_steps_below_0_and_no_leg_begins_again_there() -> None:

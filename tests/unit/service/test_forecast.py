@@ -9,7 +9,7 @@ import pytest
 from determined_service.scheduling.forecast import NAMED, Forecast, forecast
 from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.scheduler import Decision, Scheduler
-from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
+from determined_service.scheduling.snapshot import AgentInfo, Occupant, Request, Snapshot
 
 
 def snapshot(requests: list[Request], widths: dict[str, list[int]], slots: int = 4) -> Snapshot:
@@ -19,9 +19,9 @@ def snapshot(requests: list[Request], widths: dict[str, list[int]], slots: int =
         at = 0
         for number, width in enumerate(mine):
             held = tuple(range(at, at + width))
-            running.append(Running(f"{name}{number}", name, held, group=7))
+            running.append(Occupant(f"{name}{number}", name, held, group=7))
             at += width
-        agents.append(Agent(name, "p", tuple(range(slots)), frozenset(range(at))))
+        agents.append(AgentInfo(name, "p", tuple(range(slots)), frozenset(range(at))))
     used = Counter({7: sum(one.width for one in running)})
     return Snapshot(tuple(requests), tuple(agents), used, tuple(running))
 
@@ -65,7 +65,7 @@ def test_its_own_experiments_limit() -> None:
 def test_runs_already_asked_to_stop() -> None:
     seen = snapshot([Request("r", "p", 4, priority=1)], {"a": [2, 2]})
     stopping = tuple(
-        Running(one.id, one.agent_id, one.slot_ids, stopping=True, stopping_for="r")
+        Occupant(one.id, one.agent_id, one.slot_ids, stopping=True, stopping_for="r")
         for one in seen.running
     )
     seen = Snapshot(seen.requests, seen.agents, {}, stopping)

@@ -17,7 +17,7 @@ from determined_service.scheduling.priority import Priority
 from determined_service.scheduling.reasons import AgentsBusy, Unplaced
 from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Decision, Placement
-from determined_service.scheduling.snapshot import Agent, Request, Resting, Running, Snapshot
+from determined_service.scheduling.snapshot import AgentInfo, Occupant, Request, Resting, Snapshot
 
 
 def schedulers(**pools: dict[str, Any]) -> PoolSchedulers:
@@ -48,7 +48,7 @@ def test_without_a_file_it_is_by_priority_without_preemption() -> None:
 
 @pytest.mark.parametrize(("policy", "agent"), [("best", "tight"), ("worst", "idle")])
 def test_fitting_policies(policy: str, agent: str) -> None:
-    agents = (Agent("idle", "p", (0, 1, 2, 3)), Agent("tight", "p", (0, 1), frozenset({0})))
+    agents = (AgentInfo("idle", "p", (0, 1, 2, 3)), AgentInfo("tight", "p", (0, 1), frozenset({0})))
     found = schedulers(p={"scheduler": {"fitting_policy": policy}})
     decision = found.decide(Snapshot((Request("r", "p", 1),), agents))
     slot = 1 if agent == "tight" else 0
@@ -61,7 +61,7 @@ def test_what_rests_takes_no_part(type_: str) -> None:
         p={"scheduler": {"type": type_}}, q={"scheduler": {"fitting_policy": "worst"}}
     )
     requests = tuple(Request(str(one), "p", 2, one, requested=1.0 + one) for one in range(3))
-    without = Snapshot(requests, (Agent("a", "p", (0, 1, 2, 3)), Agent("b", "q", (0, 1))))
+    without = Snapshot(requests, (AgentInfo("a", "p", (0, 1, 2, 3)), AgentInfo("b", "q", (0, 1))))
     # More important, before all others, and of a pool that nothing else waits for.
     first = Request("r", "p", 2, 9, priority=1, position=-1.0)
     resting = (Resting(first, 130.5, "no nodes"), Resting(replace(first, pool="z"), 120.0, "none"))
@@ -81,8 +81,8 @@ def test_pools_differ() -> None:
         turns={"scheduler": {"type": "round_robin"}},
     )
     names = ("stops", "waits", "turns")
-    agents = tuple(Agent(f"a-{name}", name, (0,), frozenset({0})) for name in names)
-    running = tuple(Running(f"r-{name}", f"a-{name}", (0,), priority=50) for name in names)
+    agents = tuple(AgentInfo(f"a-{name}", name, (0,), frozenset({0})) for name in names)
+    running = tuple(Occupant(f"r-{name}", f"a-{name}", (0,), priority=50) for name in names)
     requests = tuple(Request(f"q-{name}", name, 1, priority=1) for name in names)
     decision = found.decide(Snapshot(requests, agents, {}, running))
     assert [one.id for one in decision.preemptions] == ["r-stops"]
@@ -91,7 +91,7 @@ def test_pools_differ() -> None:
 
 def test_tasks_without_slots_have_the_pools_limit() -> None:
     found = schedulers(p={"max_aux_containers_per_agent": 2})
-    agent = Agent("a", "p", (0,), max_zero_slot_tasks=found.max_zero_slot_tasks("p"))
+    agent = AgentInfo("a", "p", (0,), max_zero_slot_tasks=found.max_zero_slot_tasks("p"))
     requests = tuple(Request(f"r{number}", "p", 0) for number in range(3))
     decision = found.decide(Snapshot(requests, (agent,)))
     assert [one.id for one in decision.placements] == ["r0", "r1"]
@@ -120,7 +120,7 @@ async def test_a_long_queue_is_decided_beside_the_event_loop(
         return decide(self, snapshot)
 
     monkeypatch.setattr(PoolSchedulers, "decide", noted)
-    agents = (Agent("a", "default", (0, 1)),)
+    agents = (AgentInfo("a", "default", (0, 1)),)
     short = Snapshot(tuple(Request(f"r{n}", "default", 1) for n in range(3)), agents)
     long = Snapshot(tuple(Request(f"r{n}", "default", 1) for n in range(MANY)), agents)
     for snapshot in (short, long):

@@ -22,7 +22,9 @@ HERE = OwnAddresses("here.test", "http://*.here.test", TrustedProxies(["10.0.0.2
 LOGIN = passing.COOKIE.decode()
 
 
-def request(target: str, *lines: str, host: str = "service", method: str = "GET") -> http1.Request:
+def request(
+    target: str, *lines: str, host: str = "service", method: str = "GET"
+) -> http1.RequestHead:
     head = [f"{method} {target} HTTP/1.1", f"Host: {host}", *lines]
     return http1.read_request("\r\n".join(head).encode())
 
@@ -117,7 +119,7 @@ def test_only_trusted_servers_name_scheme_and_addresses() -> None:
         ),
     ],
 )
-def test_refused_heads(asked: http1.Request, status: int) -> None:
+def test_refused_heads(asked: http1.RequestHead, status: int) -> None:
     found = arrivals.read(asked, HERE, "10.0.0.1")
     assert isinstance(found, Refusal)
     assert found.status == status

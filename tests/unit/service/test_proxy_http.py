@@ -18,7 +18,7 @@ OWN = Way(True, b"", b"http", b"10.0.0.1", False)
 BELOW = Way(False, b"/proxy/t", b"http", b"10.0.0.1", True)
 
 
-def request(*lines: str, first: str = "GET / HTTP/1.1") -> http1.Request:
+def request(*lines: str, first: str = "GET / HTTP/1.1") -> http1.RequestHead:
     return http1.read_request("\r\n".join([first, "Host: here", *lines]).encode("latin-1"))
 
 

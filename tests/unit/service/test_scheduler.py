@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from determined_service.scheduling.first_in_first_out import FirstInFirstOut
 from determined_service.scheduling.scheduler import Decision, Placement
-from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Agent, Request, Snapshot
+from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, AgentInfo, Request, Snapshot
 
 
-def agent(name: str, slots: int, used: tuple[int, ...] = (), pool: str = "p") -> Agent:
-    return Agent(name, pool, tuple(range(slots)), frozenset(used))
+def agent(name: str, slots: int, used: tuple[int, ...] = (), pool: str = "p") -> AgentInfo:
+    return AgentInfo(name, pool, tuple(range(slots)), frozenset(used))
 
 
 def request(name: str, slots: int = 1, pool: str = "p", **more: int) -> Request:
     return Request(name, pool, slots, **more)
 
 
-def decide(*requests: Request, agents: tuple[Agent, ...], **more: object) -> Decision:
+def decide(*requests: Request, agents: tuple[AgentInfo, ...], **more: object) -> Decision:
     return FirstInFirstOut().decide(Snapshot(requests, agents, **more))  # type: ignore[arg-type]
 
 
-def placed(*requests: Request, agents: tuple[Agent, ...], **more: object) -> dict[str, str]:
+def placed(*requests: Request, agents: tuple[AgentInfo, ...], **more: object) -> dict[str, str]:
     found = decide(*requests, agents=agents, **more).placements
     return {placement.id: placement.agent_id for placement in found}
 
@@ -64,9 +64,9 @@ def test_no_slots_fit_on_a_full_agent_even_behind_a_waiting_one() -> None:
 
 
 def test_no_slots_go_to_the_least_busy_agent_up_to_a_limit() -> None:
-    full = Agent("full", "p", (0,), zero_slot_tasks=MAX_ZERO_SLOT_TASKS)
-    busy = Agent("busy", "p", (0,), zero_slot_tasks=1)
-    idle = Agent("idle", "p", (0,))
+    full = AgentInfo("full", "p", (0,), zero_slot_tasks=MAX_ZERO_SLOT_TASKS)
+    busy = AgentInfo("busy", "p", (0,), zero_slot_tasks=1)
+    idle = AgentInfo("idle", "p", (0,))
     zeros = (request("a", 0), request("b", 0), request("c", 0))
     assert placed(*zeros, agents=(full, busy, idle)) == {"a": "idle", "b": "busy", "c": "idle"}
     assert placed(request("a", 0), agents=(full,)) == {}
@@ -83,7 +83,7 @@ def test_no_agents_no_placements() -> None:
 
 
 def test_a_held_slot_that_was_disabled_is_not_counted() -> None:
-    held = Agent("x", "p", (0, 1), frozenset({2, 3}))
+    held = AgentInfo("x", "p", (0, 1), frozenset({2, 3}))
     assert placed(request("a", 2), agents=(held,)) == {"a": "x"}
 
 

@@ -20,7 +20,7 @@ from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Placement
 from determined_service.scheduling.snapshot import (
     MAX_ZERO_SLOT_TASKS,
-    Agent,
+    AgentInfo,
     Part,
     Request,
     Snapshot,
@@ -153,7 +153,7 @@ def rule(snapshot: Snapshot) -> list[Placement]:
     return found
 
 
-def whole(request: Request, idle: list[Agent]) -> list[Agent]:
+def whole(request: Request, idle: list[AgentInfo]) -> list[AgentInfo]:
     """The wholly free agents that a gang gets: as few as possible."""
     idle = sorted(idle, key=lambda one: (-len(one.slots), one.id))
     for first in idle:

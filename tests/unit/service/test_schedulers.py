@@ -22,7 +22,7 @@ from determined_service.scheduling.reasons import (
 from determined_service.scheduling.round_robin import RoundRobin
 from determined_service.scheduling.scheduler import Decision, Scheduler
 from determined_service.scheduling.shares import Claimant, shares
-from determined_service.scheduling.snapshot import Agent, Request, Running, Snapshot
+from determined_service.scheduling.snapshot import AgentInfo, Occupant, Request, Snapshot
 from determined_service.scheduling.wording import in_words
 
 
@@ -31,7 +31,9 @@ class Play:
 
     def __init__(self, scheduler: Scheduler, *slots: int) -> None:
         self.scheduler = scheduler
-        agents = tuple(Agent(f"a{n}", "p", tuple(range(count))) for n, count in enumerate(slots))
+        agents = tuple(
+            AgentInfo(f"a{n}", "p", tuple(range(count))) for n, count in enumerate(slots)
+        )
         self.now = Snapshot((), agents)
         self._requested = 0.0
         self._wanted: dict[str, Request] = {}
@@ -229,8 +231,8 @@ def test_agents_are_cleared_for_a_gang_and_a_gang_for_others() -> None:
 
 
 def test_agents_that_come_free_are_kept_for_the_gang_that_asked() -> None:
-    agents = tuple(Agent(name, "p", (0, 1), frozenset({0})) for name in "ab")
-    running = tuple(Running(f"old-{one.id}", one.id, (0,), priority=9) for one in agents)
+    agents = tuple(AgentInfo(name, "p", (0, 1), frozenset({0})) for name in "ab")
+    running = tuple(Occupant(f"old-{one.id}", one.id, (0,), priority=9) for one in agents)
     gang, later = Request("gang", "p", 4, priority=1), Request("later", "p", 1, priority=5)
     snapshot = Snapshot((gang, later), agents, running=running)
     scheduler = Priority(preemption=True)
@@ -251,8 +253,8 @@ def test_slots_that_come_free_are_for_the_one_that_asked() -> None:
     decision = Priority(preemption=True).decide(
         Snapshot(
             (Request("new", "p", 2, priority=1), Request("later", "p", 1, priority=2)),
-            (Agent("a", "p", (0, 1), frozenset({0})),),
-            running=(Running("old", "a", (0,), priority=9),),
+            (AgentInfo("a", "p", (0, 1), frozenset({0})),),
+            running=(Occupant("old", "a", (0,), priority=9),),
         )
     )
     (preemption,) = decision.preemptions

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from determined_service.base.units import Unit, agent_of, names_of, units_of
+from determined_service.base.units import AgentUnit, agent_of, names_of, units_of
 from determined_service.scheduling.layout import UnitLayout
-from determined_service.scheduling.snapshot import Constraint, Part, Request, Running
+from determined_service.scheduling.snapshot import Constraint, Occupant, Part, Request
 
 MACHINES = [(0, "n1"), (1, "n1"), (2, "n2"), (3, "n1"), (4, "n2")]
 
 
 def test_each_machine_is_a_unit_and_a_plain_agent_is_one() -> None:
-    assert units_of("k", MACHINES) == [Unit("k/n1", (0, 1, 3)), Unit("k/n2", (2, 4))]
-    assert units_of("a", [(0, None), (1, None)]) == [Unit("a", (0, 1))]
-    assert units_of("a", []) == [Unit("a", ())]
+    assert units_of("k", MACHINES) == [AgentUnit("k/n1", (0, 1, 3)), AgentUnit("k/n2", (2, 4))]
+    assert units_of("a", [(0, None), (1, None)]) == [AgentUnit("a", (0, 1))]
+    assert units_of("a", []) == [AgentUnit("a", ())]
 
 
 def test_a_limit_on_pods_cuts_machines_and_agents() -> None:
     assert units_of("k", MACHINES, 2) == [
-        Unit("k/n1#1", (0, 1)),
-        Unit("k/n1#2", (3,)),
-        Unit("k/n2", (2, 4)),
+        AgentUnit("k/n1#1", (0, 1)),
+        AgentUnit("k/n1#2", (3,)),
+        AgentUnit("k/n2", (2, 4)),
     ]
     assert units_of("k", [(one, None) for one in range(4)], 2) == [
-        Unit("k/#1", (0, 1)),
-        Unit("k/#2", (2, 3)),
+        AgentUnit("k/#1", (0, 1)),
+        AgentUnit("k/#2", (2, 3)),
     ]
 
 
@@ -43,19 +43,19 @@ def test_a_unit_is_meant_by_its_own_name_its_machines_and_its_agents() -> None:
 
 def laid_out() -> UnitLayout:
     layout = UnitLayout()
-    assert layout.add("a", [0], [], {}, None) == [Unit("a", (0,))]
+    assert layout.add("a", [0], [], {}, None) == [AgentUnit("a", (0,))]
     machines = {str(slot): machine for slot, machine in MACHINES}
     # A unit keeps its place when one of its slots is closed.
     assert layout.add("k", [1, 2, 3, 4], [0], machines, None) == [
-        Unit("k/n1", (1, 3)),
-        Unit("k/n2", (2, 4)),
+        AgentUnit("k/n1", (1, 3)),
+        AgentUnit("k/n2", (2, 4)),
     ]
     return layout
 
 
 def test_what_runs_is_counted_by_units() -> None:
-    plain = Running("1", "a", (0,))
-    gang = Running("2", "k", (0, 1), others=(Part("k", (2, 4)), Part("a", (0,))))
+    plain = Occupant("1", "a", (0,))
+    gang = Occupant("2", "k", (0, 1), others=(Part("k", (2, 4)), Part("a", (0,))))
     found = laid_out().running([plain, gang])
     assert found[0] is plain
     assert found[1].parts == (Part("k/n1", (0, 1)), Part("k/n2", (2, 4)), Part("a", (0,)))
@@ -64,13 +64,13 @@ def test_what_runs_is_counted_by_units() -> None:
 def test_slots_that_moved_to_another_machine_or_are_gone_are_counted_once() -> None:
     # Two nodes of a gang whose slots are of one machine now, and a slot that the agent no longer has.
     (one,) = laid_out().running(
-        [Running("1", "k", (1,), others=(Part("k", (3, 4)), Part("k", (9,))))]
+        [Occupant("1", "k", (1,), others=(Part("k", (3, 4)), Part("k", (9,))))]
     )
     assert one.parts == (Part("k/n1", (1, 3, 9)), Part("k/n2", (4,)))
 
 
 def test_allocations_without_slots_are_dealt_out() -> None:
-    found = laid_out().running([Running(str(one), "k", ()) for one in range(3)])
+    found = laid_out().running([Occupant(str(one), "k", ()) for one in range(3)])
     assert [one.agent_id for one in found] == ["k/n1", "k/n2", "k/n1"]
 
 

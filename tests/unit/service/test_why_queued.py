@@ -7,15 +7,15 @@ import pytest
 from determined_service.scheduling.explanation import free_slots, why_queued
 from determined_service.scheduling.first_in_first_out import FirstInFirstOut
 from determined_service.scheduling.scheduler import Decision
-from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, Agent, Request, Snapshot
+from determined_service.scheduling.snapshot import MAX_ZERO_SLOT_TASKS, AgentInfo, Request, Snapshot
 from determined_service.scheduling.wording import in_words
 from tests.work import work_of
 
-BUSY = Agent("a1", "default", (0, 1), frozenset({0}))
-FULL = Agent("a2", "default", (0, 1), frozenset({0, 1}))
-WIDE = Agent("a3", "default", (0, 1, 2, 3))
-HALF = Agent("a3", "default", (0, 1), frozenset({1}))
-CROWDED = Agent("a4", "default", (0,), zero_slot_tasks=MAX_ZERO_SLOT_TASKS)
+BUSY = AgentInfo("a1", "default", (0, 1), frozenset({0}))
+FULL = AgentInfo("a2", "default", (0, 1), frozenset({0, 1}))
+WIDE = AgentInfo("a3", "default", (0, 1, 2, 3))
+HALF = AgentInfo("a3", "default", (0, 1), frozenset({1}))
+CROWDED = AgentInfo("a4", "default", (0,), zero_slot_tasks=MAX_ZERO_SLOT_TASKS)
 
 
 def request(slots: int = 1, pool: str = "default", **more: object) -> Request:
@@ -74,7 +74,7 @@ def why(decision: Decision) -> dict[str, str]:
     ],
 )
 def test_the_reason_is_the_schedulers(
-    wanting: Request, agents: tuple[Agent, ...], used: dict[int, int], words: str
+    wanting: Request, agents: tuple[AgentInfo, ...], used: dict[int, int], words: str
 ) -> None:
     snapshot = Snapshot((wanting,), agents, used)
     decision = decide(snapshot)
@@ -125,7 +125,7 @@ def test_only_requested_reasons_are_put_into_words() -> None:
 
 
 def test_held_slots_that_were_disabled_are_not_counted() -> None:
-    agent = Agent("a1", "default", (0, 1), frozenset({1, 2, 3}))
+    agent = AgentInfo("a1", "default", (0, 1), frozenset({1, 2, 3}))
     assert free_slots(Snapshot((), (agent,)), "default") == 1
 
 

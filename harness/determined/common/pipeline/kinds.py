@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from determined.common.promotion import Rule, RuleError
+from determined.common.promotion import PromotionRule, RuleError
 from determined.common.wire import limits
 
 EXPERIMENT, APPROVAL, PROMOTE = "experiment", "approval", "promote"
@@ -143,7 +143,7 @@ def _of_evaluation(value: Mapping[str, Any]) -> Iterator[Mistake]:
     yield from _text(against, "model", limits.MODEL_NAME_CHARS, "against")
     yield from _text(against, "alias", limits.ALIAS_CHARS, "against")
     try:
-        Rule.read(value.get("rule"))
+        PromotionRule.read(value.get("rule"))
     except RuleError as error:
         yield ("rule",), f"a rule ({error})", value.get("rule")
 

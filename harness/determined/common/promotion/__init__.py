@@ -8,16 +8,16 @@ Pure: no clock, no network, no global random numbers.
 * :func:`.decide`: rule and scores to a decision, with its reason in words
 """
 
-from determined.common.promotion.decision import Decision, decide
-from determined.common.promotion.rule import Guard, Rule, RuleError
-from determined.common.promotion.scores import Comparison, Scores, ScoresError
+from determined.common.promotion.decision import PromotionDecision, decide
+from determined.common.promotion.rule import Guard, PromotionRule, RuleError
+from determined.common.promotion.scores import ScoreComparison, Scores, ScoresError
 
 __all__ = [
-    "Comparison",
-    "Decision",
     "Guard",
-    "Rule",
+    "PromotionDecision",
+    "PromotionRule",
     "RuleError",
+    "ScoreComparison",
     "Scores",
     "ScoresError",
     "decide",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from determined.common.promotion.rule import Guard, Rule
-from determined.common.promotion.scores import Comparison, Scores
+from determined.common.promotion.rule import Guard, PromotionRule
+from determined.common.promotion.scores import ScoreComparison, Scores
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PromotionDecision:
     """``reason``: one sentence for people, with the numbers."""
 
     promote: bool
@@ -21,7 +21,7 @@ class Decision:
         return {"promote": self.promote, "reason": self.reason}
 
 
-def decide(rule: Rule, comparison: Comparison) -> Decision:
+def decide(rule: PromotionRule, comparison: ScoreComparison) -> PromotionDecision:
     """Whether the challenger becomes the champion. Whatever cannot be said for sure keeps the champion."""
     scores = comparison.metrics.get(rule.metric)
     if scores is None:
@@ -30,7 +30,7 @@ def decide(rule: Rule, comparison: Comparison) -> Decision:
     if scores.challenger is None:
         return _kept(f"the challenger's {rule.metric} is not a finite number")
     if not comparison.had_champion:
-        return Decision(
+        return PromotionDecision(
             True, f"there is no champion yet: {rule.metric} {_shown(scores.challenger)}"
         )
     gain = scores.gain(rule.smaller_is_better)
@@ -45,21 +45,23 @@ def decide(rule: Rule, comparison: Comparison) -> Decision:
     return _by_bound(rule, scores, gain, rule.confidence)
 
 
-def _by_means(rule: Rule, scores: Scores, gain: float) -> Decision:
+def _by_means(rule: PromotionRule, scores: Scores, gain: float) -> PromotionDecision:
     better = gain > rule.min_gain
     versus = f"{_change(rule.metric, scores)}, a gain of {_shown(gain)}"
     needed = f"the least gain {_shown(rule.min_gain)}"
-    return Decision(better, f"{versus}, {'more' if better else 'not more'} than {needed}")
+    return PromotionDecision(better, f"{versus}, {'more' if better else 'not more'} than {needed}")
 
 
-def _by_bound(rule: Rule, scores: Scores, gain: float, confidence: float) -> Decision:
+def _by_bound(
+    rule: PromotionRule, scores: Scores, gain: float, confidence: float
+) -> PromotionDecision:
     if scores.gain_low is None:
         return _kept(
             f"{rule.metric} has no score for each example, which a confidence of {confidence:.4g} needs: "
             "return a list of scores, or set rule.confidence to null"
         )
     better = scores.gain_low > rule.min_gain
-    return Decision(
+    return PromotionDecision(
         better,
         f"{_change(rule.metric, scores)} on {scores.examples} examples: with a confidence of "
         f"{confidence:.4g} the gain is more than {_shown(scores.gain_low)}, "
@@ -67,7 +69,7 @@ def _by_bound(rule: Rule, scores: Scores, gain: float, confidence: float) -> Dec
     )
 
 
-def _fallen(guard: Guard, comparison: Comparison) -> str | None:
+def _fallen(guard: Guard, comparison: ScoreComparison) -> str | None:
     """Why the guard refuses; None: it does not."""
     scores = comparison.metrics.get(guard.metric)
     gain = None if scores is None else scores.gain(guard.smaller_is_better)
@@ -81,8 +83,8 @@ def _fallen(guard: Guard, comparison: Comparison) -> str | None:
     )
 
 
-def _kept(reason: str) -> Decision:
-    return Decision(False, reason)
+def _kept(reason: str) -> PromotionDecision:
+    return PromotionDecision(False, reason)
 
 
 def _change(name: str, scores: Scores) -> str:

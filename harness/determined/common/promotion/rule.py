@@ -29,7 +29,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PromotionRule:
     """The challenger is promoted when its gain by ``metric`` is more than ``min_gain``, and no guard falls.
 
     The gain is positive where the challenger is better, in the metric's own unit. ``confidence``: the share
@@ -44,7 +44,7 @@ class Rule:
     guards: tuple[Guard, ...] = ()
 
     @classmethod
-    def read(cls, data: Any) -> Rule:
+    def read(cls, data: Any) -> PromotionRule:
         """From JSON or YAML. Raises RuleError."""
         given = _mapping(data, "rule", {"guards", "min_gain", "confidence", *_METRIC})
         listed = given.get("guards") or []

@@ -38,14 +38,14 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ScoreComparison:
     """All metrics. ``had_champion``: there was a champion to compare with."""
 
     had_champion: bool
     metrics: Mapping[str, Scores]
 
     @classmethod
-    def read(cls, data: Any) -> Comparison:
+    def read(cls, data: Any) -> ScoreComparison:
         """From JSON that a user's process has sent. Raises ScoresError."""
         if not isinstance(data, Mapping) or not isinstance(data.get("metrics"), Mapping):
             raise ScoresError("the evaluation has reported no scores")

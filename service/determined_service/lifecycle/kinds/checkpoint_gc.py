@@ -8,7 +8,7 @@ from determined_service.state.change import Change
 from determined_service.state.task_kinds import CHECKPOINT_GC
 
 
-class CheckpointGc(AnyKind):
+class CheckpointGcKind(AnyKind):
     """See :mod:`determined_service.deleting.deletions`, which moves its state, and
     :mod:`determined_service.prefect.keeper`, which makes its runs."""
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from determined.common.wire.kinds import TaskKind
 from determined.expconf.tasks import CommandConfig
 from determined_service.lifecycle.kinds.launched import LaunchedKind
-from determined_service.state import task_kinds
 
 
-class Command(LaunchedKind):
+class CommandKind(LaunchedKind):
     """``det cmd run``."""
 
-    name = task_kinds.COMMAND
-    noun = "command"
+    name, noun = TaskKind.COMMAND.name, TaskKind.COMMAND.value
     title = "Command"
     config_class = CommandConfig
     needs_entrypoint = False

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.wire.legs import going_away
@@ -16,7 +17,7 @@ from determined_service.base.errors import BadRequest, Conflict
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle.exits import LegExit, Outcome
 from determined_service.lifecycle.kinds.base import LegEnd
-from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.kinds.launched import LaunchContext, LaunchedKind, LaunchFields
 from determined_service.state import prefect_states, states, task_kinds
 from determined_service.state.change import Change
 from determined_service.state.states import TASK, transition
@@ -42,21 +43,32 @@ _ROOT = sa.text(
 )
 
 
-class Generic(LaunchedKind):
+class GenericFields(LaunchFields):
+    """The fields that only generic tasks have, besides those that lead to other tasks."""
+
+    no_pause: bool = Field(default=False, description="It cannot be paused.")
+
+
+class GenericKind(LaunchedKind[GenericFields]):
     """``det task create``. Paused, its process ends and its slots are free; unpaused, it begins anew."""
 
     name = task_kinds.GENERIC
     noun = "generic"
     title = "Task"
     config_class = GenericConfig
+    fields = GenericFields
     # It is launched at a different address, with other fields.
     launches = False
 
     async def remember(
-        self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
+        self,
+        conn: AsyncConnection,
+        asked: GenericFields,
+        config: dict[str, Any],
+        context: LaunchContext,
     ) -> dict[str, Any] | None:
-        no_pause = {"no_pause": True} if asked.get("noPause") else {}
-        return {GIVEN: asked["given"], **no_pause}
+        no_pause = {"no_pause": True} if asked.no_pause else {}
+        return {GIVEN: context.given, **no_pause}
 
     async def config(self, conn: AsyncConnection, task_id: str) -> Mapping[str, Any] | None:
         """As it was given: scripts compare it with what they have sent."""

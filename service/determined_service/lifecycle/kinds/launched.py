@@ -10,10 +10,14 @@ and methods. One that can be launched has ``launches``; the route of its launch 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic
 
 import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
+from typing_extensions import TypeVar
 
 from determined.common.cluster_config import ClusterConfig
 from determined.expconf import durations
@@ -36,8 +40,39 @@ def _program(entrypoint: str | list[str] | None) -> str | list[str]:
     return entrypoint
 
 
-class LaunchedKind(SlotKind):
-    """A kind of task that a user launches with a configuration, and perhaps with files."""
+class LaunchFields(BaseModel):
+    """The fields of a launch's request that only one kind of task has; a kind that has some derives a class.
+
+    Unknown fields are ignored, ``null`` is the same as left out.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchContext:
+    """What a kind may need to know of a launch besides its own fields."""
+
+    owner_id: int
+    default_storage: Mapping[str, Any] | None
+    """The cluster's checkpoint storage."""
+    given: Mapping[str, Any]
+    """The configuration as it was written, before it was completed."""
+
+
+F = TypeVar("F", bound=LaunchFields, default=LaunchFields)
+
+
+class LaunchedKind(SlotKind, Generic[F]):
+    """A kind of task that a user launches with a configuration, and perhaps with files. ``F``: the class of
+    :attr:`fields`."""
 
     noun: ClassVar[str]
     """In addresses and JSON (``command``: ``/api/v1/commands``, ``{"command": …}``), and the name of its
@@ -47,6 +82,9 @@ class LaunchedKind(SlotKind):
     """The beginning of the default description."""
 
     config_class: ClassVar[type[TaskConfig]]
+
+    fields: ClassVar[type[LaunchFields]] = LaunchFields
+    """The fields of its launch that other kinds lack."""
 
     launches: ClassVar[bool] = True
     """True if it can be launched by its own route, ``POST /api/v1/<plural>``."""
@@ -69,12 +107,10 @@ class LaunchedKind(SlotKind):
         BadRequest. It may be called for a preview."""
 
     async def remember(
-        self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
+        self, conn: AsyncConnection, asked: F, config: dict[str, Any], context: LaunchContext
     ) -> dict[str, Any] | None:
         """The data stored for a new task beside its configuration (``tasks.data``): keys, the experiments
-        that it shows. ``asked``: the request's other fields, by their names in the API, ``ownerId``,
-        ``defaultStorage``, the cluster's, and ``given``, the configuration as it came; ``config`` is complete
-        and may be changed. Raises BadRequest, NotFound."""
+        that it shows. ``config`` is complete and may be changed. Raises BadRequest, NotFound."""
         return None
 
     def idle_timeout_s(self, config: Mapping[str, Any], cluster: ClusterConfig) -> float | None:

@@ -11,32 +11,43 @@ from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig, Quotas
 from determined.common.wire.agents import JUPYTERLAB
+from determined.common.wire.kinds import TaskKind
 from determined.common.wire.legs import Port
 from determined.expconf.tasks import NotebookConfig
 from determined_registry.database.tables import tasks
+from determined_service.base.bounds import Name
 from determined_service.base.errors import Conflict, Forbidden, NotFound
 from determined_service.base.settings import Settings
 from determined_service.deleting.deletions import notebook_key
 from determined_service.lifecycle.kinds.base import user_ports
-from determined_service.lifecycle.kinds.launched import LaunchedKind
+from determined_service.lifecycle.kinds.launched import LaunchContext, LaunchedKind, LaunchFields
 from determined_service.lifecycle.quotas import require_room
 from determined_service.state import task_kinds
 
 _PROGRAM = ["python3", "-m", "determined.exec.notebook"]
 
 
-class Notebook(LaunchedKind):
+class NotebookFields(LaunchFields):
+    """The fields that only notebooks have."""
+
+    restore_id: Name | None = Field(
+        default=None, description="Ours: the notebook with whose files it begins."
+    )
+
+
+class NotebookKind(LaunchedKind[NotebookFields]):
     """``det notebook``. ``data``: ``token``, without which JupyterLab lets nobody in, and ``restore_of``."""
 
-    name = task_kinds.NOTEBOOK
-    noun = "notebook"
+    name, noun = TaskKind.NOTEBOOK.name, TaskKind.NOTEBOOK.value
     title = "Notebook"
     program = JUPYTERLAB
     config_class = NotebookConfig
+    fields = NotebookFields
     # An open page alone is not use, and a notebook that computes is used without a page.
     visits_are_use = False
 
@@ -44,10 +55,14 @@ class Notebook(LaunchedKind):
         config["entrypoint"] = _PROGRAM
 
     async def remember(
-        self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
+        self,
+        conn: AsyncConnection,
+        asked: NotebookFields,
+        config: dict[str, Any],
+        context: LaunchContext,
     ) -> dict[str, Any] | None:
         data: dict[str, Any] = {"token": secrets.token_urlsafe(32)}
-        storage = asked["defaultStorage"] or {}
+        storage = context.default_storage or {}
         if storage.get("type") == "shared_fs":
             # For containers, which see no other directory of the machine.
             data["mount"] = {
@@ -55,7 +70,7 @@ class Notebook(LaunchedKind):
                 "container_path": storage["host_path"],
                 "propagation": storage.get("propagation") or "rprivate",
             }
-        before = asked.get("restoreId")
+        before = asked.restore_id
         if before:
             # A deletion of them waits, and then sees who needs them.
             chosen = (
@@ -66,7 +81,7 @@ class Notebook(LaunchedKind):
             found = (await conn.execute(chosen)).first()
             if found is None:
                 raise NotFound(f"notebook {before} does not exist")
-            if found.owner_id != asked["ownerId"]:
+            if found.owner_id != context.owner_id:
                 raise Forbidden(f"only the owner of notebook {before} may begin with its files")
             if task_kinds.NOTEBOOK_MARK in (found.data or {}):
                 raise Conflict(f"the files of notebook {before} were deleted")
@@ -110,7 +125,7 @@ class Notebook(LaunchedKind):
 async def note_kept(conn: AsyncConnection, task_id: str, size: int, quotas: Quotas) -> None:
     """The notebook is about to keep files of ``size`` bytes, all together. Raises NotFound; OverQuota, unless
     they are fewer than before."""
-    chosen = tasks.c.id == task_id, tasks.c.kind == task_kinds.NOTEBOOK
+    chosen = tasks.c.id == task_id, tasks.c.kind == TaskKind.NOTEBOOK.name
     locked = sa.select(tasks.c.owner_id, tasks.c.kept_bytes).where(*chosen)
     row = (await conn.execute(locked.with_for_update(key_share=True))).first()
     if row is None:

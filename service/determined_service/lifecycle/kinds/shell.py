@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.cluster_config import ClusterConfig
 from determined.common.wire import shells
 from determined.common.wire.agents import SSHD
+from determined.common.wire.kinds import TaskKind
 from determined.common.wire.legs import Port
 from determined.expconf.tasks import ShellConfig
 from determined_service.base.aside import aside
@@ -18,8 +18,8 @@ from determined_service.base.errors import BadRequest
 from determined_service.base.json import dumps
 from determined_service.base.ssh_keys import new_key
 from determined_service.lifecycle.kinds.base import user_ports
-from determined_service.lifecycle.kinds.launched import LaunchedKind
-from determined_service.state import states, task_kinds
+from determined_service.lifecycle.kinds.launched import LaunchContext, LaunchedKind, LaunchFields
+from determined_service.state import states
 from determined_service.state.change import Change
 
 # Not from the user's directory, whose files may have the names of modules.
@@ -32,12 +32,11 @@ _IDLE_FROM_NOW = sa.text(
 )
 
 
-class Shell(LaunchedKind):
+class ShellKind(LaunchedKind):
     """``det shell``. ``data``: ``private_key``, ``public_key``, ``key_type``, and ``door`` (a
     :class:`~determined.common.wire.shells.Door`) once its process has said that it can be entered."""
 
-    name = task_kinds.SHELL
-    noun = "shell"
+    name, noun = TaskKind.SHELL.name, TaskKind.SHELL.value
     title = "Shell"
     program = SSHD
     config_class = ShellConfig
@@ -52,7 +51,11 @@ class Shell(LaunchedKind):
         config["entrypoint"] = ENTRYPOINT
 
     async def remember(
-        self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
+        self,
+        conn: AsyncConnection,
+        asked: LaunchFields,
+        config: dict[str, Any],
+        context: LaunchContext,
     ) -> dict[str, Any]:
         # The first one imports for 30 ms.
         key = await aside(0, new_key, "determined-shell")
@@ -109,4 +112,4 @@ class Shell(LaunchedKind):
 async def open_door(change: Change, task_id: str, door: shells.Door) -> None:
     """The process of the shell can be entered."""
     given = dumps({"door": door.to_json()}).decode()
-    await change.conn.execute(_OPENED, {"id": task_id, "door": given, "kind": Shell.name})
+    await change.conn.execute(_OPENED, {"id": task_id, "door": given, "kind": ShellKind.name})

@@ -10,21 +10,29 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined_service.base.errors import NotFound
 from determined_service.lifecycle.kinds.base import AnyKind, SlotKind, TaskFacts
-from determined_service.lifecycle.kinds.checkpoint_gc import CheckpointGc
-from determined_service.lifecycle.kinds.command import Command
-from determined_service.lifecycle.kinds.generic import Generic
+from determined_service.lifecycle.kinds.checkpoint_gc import CheckpointGcKind
+from determined_service.lifecycle.kinds.command import CommandKind
+from determined_service.lifecycle.kinds.generic import GenericKind
 from determined_service.lifecycle.kinds.launched import LaunchedKind
-from determined_service.lifecycle.kinds.notebook import Notebook
-from determined_service.lifecycle.kinds.shell import Shell
-from determined_service.lifecycle.kinds.tensorboard import Tensorboard
-from determined_service.lifecycle.kinds.trial import Trial
+from determined_service.lifecycle.kinds.notebook import NotebookKind
+from determined_service.lifecycle.kinds.shell import ShellKind
+from determined_service.lifecycle.kinds.tensorboard import TensorboardKind
+from determined_service.lifecycle.kinds.trial import TrialKind
 from determined_service.state.change import Change
 
-_TRIAL = Trial()
-GENERIC = Generic()
+_TRIAL = TrialKind()
+GENERIC = GenericKind()
 KINDS: dict[str, AnyKind] = {
     kind.name: kind
-    for kind in (_TRIAL, CheckpointGc(), Command(), Notebook(), Shell(), Tensorboard(), GENERIC)
+    for kind in (
+        _TRIAL,
+        CheckpointGcKind(),
+        CommandKind(),
+        NotebookKind(),
+        ShellKind(),
+        TensorboardKind(),
+        GENERIC,
+    )
 }
 
 _KIND_OF = sa.text("SELECT kind FROM tasks WHERE id = :id")
@@ -40,7 +48,7 @@ def slot_kind(name: str) -> SlotKind:
     return kind
 
 
-def launched_kinds() -> dict[str, LaunchedKind]:
+def launched_kinds() -> dict[str, LaunchedKind[Any]]:
     """The kinds that people launch, by name."""
     return {name: kind for name, kind in KINDS.items() if isinstance(kind, LaunchedKind)}
 

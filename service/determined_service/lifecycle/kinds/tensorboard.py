@@ -10,22 +10,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import Field
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import ClusterConfig
 from determined.common.wire.agents import TENSORBOARD
+from determined.common.wire.kinds import TaskKind
 from determined.common.wire.legs import ExitKind, Port
 from determined.expconf import masked_for_others
 from determined.expconf.tasks import TensorboardConfig
 from determined_registry.database.tables import legs
+from determined_service.base.bounds import ManyIds
 from determined_service.base.db import as_asker
 from determined_service.base.errors import BadRequest, NotFound
 from determined_service.base.settings import Settings
 from determined_service.lifecycle import allocations as allocating
 from determined_service.lifecycle.exits import LegExit, Outcome
 from determined_service.lifecycle.kinds.base import LegEnd, user_ports, variables_of
-from determined_service.lifecycle.kinds.launched import LaunchedKind
-from determined_service.state import prefect_states, states, task_kinds
+from determined_service.lifecycle.kinds.launched import LaunchContext, LaunchedKind, LaunchFields
+from determined_service.state import prefect_states, states
 from determined_service.state.change import Change
 
 MOST = 1000
@@ -36,14 +39,21 @@ _OWN_ARGUMENTS = ("--logdir", "--logdir_spec", "--host", "--port", "--path_prefi
 _PROGRAM = ["python3", "-m", "determined.exec.tensorboard"]
 
 
-class Tensorboard(LaunchedKind):
+class TensorboardFields(LaunchFields):
+    """The fields that only TensorBoards have."""
+
+    experiment_ids: ManyIds = Field(default_factory=list, description="The experiments to show.")
+    trial_ids: ManyIds = Field(default_factory=list, description="The trials to show.")
+
+
+class TensorboardKind(LaunchedKind[TensorboardFields]):
     """``det tensorboard``."""
 
-    name = task_kinds.TENSORBOARD
-    noun = "tensorboard"
+    name, noun = TaskKind.TENSORBOARD.name, TaskKind.TENSORBOARD.value
     title = "TensorBoard"
     program = TENSORBOARD
     config_class = TensorboardConfig
+    fields = TensorboardFields
 
     def settle(self, config: dict[str, Any], cluster: ClusterConfig) -> None:
         """Raises BadRequest for arguments that would lead TensorBoard elsewhere."""
@@ -55,12 +65,16 @@ class Tensorboard(LaunchedKind):
         config["entrypoint"] = [*_PROGRAM, *config["tensorboard_args"]]
 
     async def remember(
-        self, conn: AsyncConnection, asked: Mapping[str, Any], config: dict[str, Any]
+        self,
+        conn: AsyncConnection,
+        asked: TensorboardFields,
+        config: dict[str, Any],
+        context: LaunchContext,
     ) -> dict[str, Any] | None:
         """The experiments and trials to show. It takes over the mounts of the experiments, and the
         environment of those of its owner: with that their storage was reached."""
-        experiment_ids = sorted(set(asked.get("experimentIds") or ()))
-        trial_ids = sorted(set(asked.get("trialIds") or ()))
+        experiment_ids = sorted(set(asked.experiment_ids))
+        trial_ids = sorted(set(asked.trial_ids))
         if not experiment_ids and not trial_ids:
             raise BadRequest("experimentIds, trialIds: name at least one experiment or trial")
         if len(experiment_ids) + len(trial_ids) > MOST:
@@ -68,9 +82,9 @@ class Tensorboard(LaunchedKind):
         data = {"experiment_ids": experiment_ids, "trial_ids": trial_ids}
         rows = await _rows(conn, data)
         _require_all(rows, experiment_ids, trial_ids)
-        _inherit(config, rows, asked["ownerId"])
+        _inherit(config, rows, context.owner_id)
         for row in rows:
-            if _storage(row, asked["ownerId"], asked["defaultStorage"]) != row.storage:
+            if _storage(row, context.owner_id, context.default_storage) != row.storage:
                 raise BadRequest(
                     f"experiment {row.experiment_id} keeps its files in a storage whose keys are its owner's,"
                     f" {row.username}: have {row.username} start the TensorBoard, which all users may look at"

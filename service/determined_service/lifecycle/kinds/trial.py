@@ -122,7 +122,7 @@ _LOCK = sa.text(
 )
 
 
-class Trial(SlotKind):
+class TrialKind(SlotKind):
     """Its state is in ``trials``, its configuration and project in ``experiments``.
 
     A task that the trial had before its experiment was continued has ended as its own row says.
