@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from determined.common.wire.legs import Exited, ExitKind
+from determined.common.wire.legs import Exited, ExitKind, going_away
 from determined_tasks.entrypoint import Start
 
 
@@ -17,7 +17,8 @@ from determined_tasks.entrypoint import Start
 class LegResult:
     """The end of a leg; ``reason``: what the exit code or signal does not say by itself.
 
-    ``printed``: the reason is what the process printed itself, so the task's log has it already.
+    ``printed``: the reason is what the process printed itself, so the task's log has it already. ``leaving``:
+    as in :class:`~determined.common.wire.legs.Exited`.
     """
 
     exit_code: int | None
@@ -25,17 +26,20 @@ class LegResult:
     kind: ExitKind
     reason: str | None = None
     printed: bool = False
+    leaving: str | None = None
 
     @property
     def report(self) -> Exited:
         """The report for the service."""
-        return Exited(self.exit_code, self.signal, self.kind, self.reason)
+        return Exited(self.exit_code, self.signal, self.kind, self.reason, leaving=self.leaving)
 
     def __str__(self) -> str:
         """The end in words, as the last line of the task's log.
 
         Output of the process is not repeated, so that each failure appears once in a log.
         """
+        if self.leaving is not None:
+            return f"{going_away(self.leaving)}; {self.reason}"
         if self.kind is not ExitKind.EXITED:
             return self.reason or "lost"
         if self.signal is not None:
@@ -58,8 +62,8 @@ def failed_to_start(reason: str) -> LegResult:
     return LegResult(None, None, ExitKind.FAILED_TO_START, reason)
 
 
-def infrastructure(reason: str) -> LegResult:
-    return LegResult(None, None, ExitKind.INFRASTRUCTURE, reason)
+def infrastructure(reason: str, leaving: str | None = None) -> LegResult:
+    return LegResult(None, None, ExitKind.INFRASTRUCTURE, reason, leaving=leaving)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class GoingAway:
             return result
         if result.report.exit_code == 0 and self._spec.task_type not in SERVERS:
             return result
-        return infrastructure(f"{going_away(self._reason)}; {result}")
+        return infrastructure(str(result), leaving=self._reason)
 
     def _wait(self) -> None:
         if not os.read(self._read, 1):
@@ -99,7 +99,7 @@ class GoingAway:
             self._carrier.ask_to_end()
         if not self._over.wait(max(0.0, deadline - time.monotonic())):
             words = f"its process had not ended after {own:g} s and was killed"
-            self._stop(infrastructure(f"{going_away(self._reason)}; {words}"))
+            self._stop(infrastructure(words, leaving=self._reason))
 
     def _tell(self, deadline: float) -> None:
         """Until the service has heard of it, or it is too late for a checkpoint."""

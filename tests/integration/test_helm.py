@@ -134,6 +134,8 @@ def test_settings_are_read_by_the_service(
     assert [pool.pool_name for pool in cluster.resource_pools] == [
         one["pool_name"] for one in wanted
     ]
+    # Else Prefect would show them as pools of processes.
+    assert {cluster.manager_of(pool.pool_name).type for pool in cluster.pools} == {"kubernetes"}
 
 
 @every_values

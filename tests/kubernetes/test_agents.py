@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +129,42 @@ def test_an_agent_is_started_in_another_namespace(
             return [pod["metadata"]["name"] for pod in other.list("pods") if is_running(pod)]
 
         until("the earlier pod has ended", running, equals=[])
+
+
+def test_a_machine_is_disabled_on_which_a_pod_runs_whose_slots_are_elsewhere(
+    cluster: LocalCluster, target: Target, started: list[Agent], tmp_path: Path
+) -> None:
+    """`det agent disable AGENT/MACHINE` ends what runs there, and nothing else."""
+    agent = Agent(cluster, target, "kube-elsewhere", unplaced_after=4 if target.standin else 20)
+    started.append(agent)
+    found = cluster.session().get(f"/api/v1/agents/{agent.name}")["agent"]
+    slots = found["slots"].values()
+    # The scheduler gives slots of the first machine, and the pod's node selector wants another one.
+    counted = next(one["machine"] for one in slots)
+    node = next(one["machine"] for one in slots if one["machine"] != counted)
+    spec = f"{{nodeSelector: {{kubernetes.io/hostname: {node}}}}}"
+    truth = Truth(cluster, target, tmp_path, f"environment: {{pod_spec: {{spec: {spec}}}}}\n")
+    pod = truth.begun()
+    assert pod["metadata"]["annotations"]["determined-prefect.io/machine"] == counted
+    assert truth.pod()["spec"]["nodeName"] == node
+    where = f"{agent.name}/{node}"
+    until("it is known where it runs", lambda: where in truth.described(), show=truth.described)
+    used = lambda: {  # noqa: E731
+        row["Agent ID"]: row["Slots Used"].partition("/")[0]
+        for row in csv.DictReader(io.StringIO(cluster.det("agent", "list", "--csv").stdout))
+    }
+    assert (used()[where], used()[f"{agent.name}/{counted}"]) == ("1", "0")
+    cluster.det("-u", "admin", "agent", "disable", f"{agent.name}/{counted}")
+    assert truth.states() == ["RUNNING"]
+    cluster.det("-u", "admin", "agent", "enable", f"{agent.name}/{counted}")
+    cluster.det("-u", "admin", "agent", "disable", where)
+    # Its next pod keeps off the machine, which it wants.
+    until("its next pod finds no node", lambda: "nodes are available" in truth.log())
+    assert f"machine {where} was disabled" in truth.described()
+    cluster.det("-u", "admin", "agent", "enable", where)
+    truth.ended()
+    assert (truth.states()[0], truth.states()[-1]) == ("LOST", "COMPLETED")
+    assert truth.restarts() == 0
 
 
 def is_running(pod: dict[str, Any]) -> bool:

@@ -142,8 +142,11 @@ async def test_a_leg_is_placed_when_there_is_room(standin: StandIn, tmp_path: Pa
     async with agent_of(standin, tmp_path) as agent:
         held = await agent.start(agent.job("7.a.1", slots=3))
         await until_async("it waits", lambda: agent.waits_for(held))
+        assert agent.launcher.machine_of(held.running) is None
         standin.do(lambda cluster: cluster.add_node("node-b", {"cpu": "4"}))
         await until_async("it has begun", lambda: agent.has_begun("7.a.1"))
+        machine = lambda: agent.launcher.machine_of(held.running)  # noqa: E731
+        await until_async("its machine is known", machine, equals="node-b")
         await until_async("it waits no more", lambda: agent.waits_for(held), equals="")
         await agent.launcher.signal(held.running, signal.SIGUSR1)
         assert (await agent.end(held)).in_order

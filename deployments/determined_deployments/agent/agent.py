@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 import uuid
 from typing import Any
 
@@ -24,6 +23,7 @@ from determined.common.wire.version import VERSION
 from determined_deployments.agent import leg_limits, programs
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.experiments import Experiments
+from determined_deployments.agent.host import host_name
 from determined_deployments.agent.launchers import built_in
 from determined_deployments.agent.launchers.base import Launcher
 from determined_deployments.agent.legs import Legs
@@ -172,12 +172,14 @@ class Agent:
                 await legs.settle_kills()
 
     async def _tell(self, service: ServiceClient, launcher: Launcher, legs: Legs) -> None:
-        """Says what has changed since the registration: slots, and what legs wait for."""
+        """Says what has changed since the registration: slots, what legs wait for, and where they run."""
         while True:
             await launcher.changed.wait()
             await self._registered.wait()
             launcher.changed.clear()
-            state = AgentState(self._session, launcher.slots(), legs.waiting(), legs.leaving())
+            state = AgentState(
+                self._session, launcher.slots(), legs.waiting(), legs.leaving(), legs.machines()
+            )
             try:
                 await service.tell_state(self._config.agent_id, state)
                 legs.told(state.leaving)
@@ -212,7 +214,7 @@ class Agent:
         registration = Registration(
             session=self._session,
             resource_pool=config.resource_pool,
-            host=socket.gethostname(),
+            host=host_name(),
             version=__version__,
             wire=VERSION,
             slot_type=config.slot_type,
@@ -235,7 +237,7 @@ class Agent:
         watch.registered(registration.lacks)
         for allocation_id in answer.kill:
             legs.kill(allocation_id)
-        if legs.waiting() or legs.leaving():
+        if legs.waiting() or legs.leaving() or legs.machines():
             launcher.changed.set()
         logger.info("registered as %s", config.agent_id)
         return answer

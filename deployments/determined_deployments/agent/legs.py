@@ -73,6 +73,10 @@ class Legs:
         """The legs whose machine goes away, and why."""
         return {**self._left, **self._asked(self._launcher.leaving)}
 
+    def machines(self) -> dict[str, str]:
+        """The machine of each leg whose machine is chosen by the agent's cluster."""
+        return self._asked(self._launcher.machine_of)
+
     def told(self, leaving: Mapping[str, str]) -> None:
         """The service knows what :meth:`leaving` said."""
         for leg_id in leaving:
@@ -84,7 +88,7 @@ class Legs:
             for leg_id, leg in self._legs.items()
             if leg is not None and not leg.ended.done()
         }
-        return {leg_id: why for leg_id, why in told.items() if why is not None}
+        return {leg_id: words for leg_id, words in told.items() if words is not None}
 
     def adopt(self, found: Iterable[Running]) -> None:
         """Takes over the supervisors that an earlier agent process left."""

@@ -26,8 +26,8 @@ app = group("Agents: the machines that run trials.", default="list")
 
 def _slots(record: Record) -> str:
     slots = list((record.get("slots") or {}).values())
-    used = sum(1 for slot in slots if slot.get("container"))
-    return f"{used}/{len(slots)}"
+    used = record.get("used", [slot for slot in slots if slot.get("container")])
+    return f"{len(used)}/{len(slots)}"
 
 
 def _labels(record: Record) -> str:
@@ -76,11 +76,18 @@ def _lines(agent: Record) -> list[Record]:
                 **agent,
                 "id": f"{agent['id']}/{name}",
                 "slots": slots,
+                "used": [slot for _, slot in every if _runs_on(slot) == name],
                 "enabled": agent.get("enabled") and machine["enabled"],
                 "draining": agent.get("draining") or machine["draining"] or drains,
             }
         )
     return lines
+
+
+def _runs_on(slot: Record) -> str | None:
+    """The machine of what holds the slot: the agent's cluster may have chosen another one than the slot's."""
+    container = slot.get("container")
+    return container and (container.get("machine") or slot["machine"])
 
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT_ID", autocompletion=completion.agents)]

@@ -12,8 +12,21 @@ import re
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
+from determined.common.wire.checks import show
+from determined_service.base.refusals import BadRequest
+
 MACHINE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 """A machine's name."""
+
+
+def require_machines(field: str, names: Iterable[str]) -> None:
+    """Raises BadRequest for a name in a message's ``field`` that is not a machine's name."""
+    for name in names:
+        if not MACHINE.fullmatch(name):
+            raise BadRequest(
+                f"{field}: {show(name)} is not a machine's name, which has up to 253 letters, digits, dots,"
+                " hyphens and underscores"
+            )
 
 
 class AgentUnit(NamedTuple):

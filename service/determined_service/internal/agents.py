@@ -23,7 +23,7 @@ from determined_service.base.bounds import Id, Name
 from determined_service.base.errors import Conflict
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import agents as agenting
-from determined_service.lifecycle import claims, gone_agents, notices
+from determined_service.lifecycle import claims, gone_agents, machines, notices
 from determined_service.lifecycle.leg_orders import leg_specs
 from determined_service.state.change import changing, reader
 from determined_service.state.task_kinds import TRIAL
@@ -97,9 +97,10 @@ def _repeated(work: Work) -> list[str]:
 
 @router.post(paths.AGENT_STATE)
 async def state(agent_id: Name, given: AgentState, agent: AgentAuth, db: Db) -> Response:
-    """The agent has other slots, a leg waits for something else, or a leg's machine goes away. 409: register
-    first."""
+    """The agent has other slots, a leg waits for something else or has got a machine, or a leg's machine goes
+    away. 409: register first."""
     await agenting.note_state(db, agent_id, given)
+    await machines.note_machines(db, agent_id, given.machines)
     await notices.note_of_agent(db, agent_id, given.leaving)
     return JsonResponse({})
 

@@ -141,7 +141,7 @@ async def files(
 async def exited(allocation_id: str, given: Exited, supervisor: SupervisorAuth, db: Db) -> Response:
     """The process is gone and its logs are shipped. The first report counts. 409: another start of it
     counts."""
-    end = LegExit(given.kind, given.exit_code, given.signal, given.reason)
+    end = LegExit(given.kind, given.exit_code, given.signal, given.reason, given.leaving)
     async with changing(db) as change:
         await end_leg(
             change,

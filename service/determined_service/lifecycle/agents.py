@@ -26,7 +26,6 @@ from determined.common.wire.agents import (
     Work,
     WorkRequest,
 )
-from determined.common.wire.checks import show
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.times import HEARTBEAT_S
 from determined.expconf.heeding import PROCESSES
@@ -90,12 +89,7 @@ def _require_slots(found: list[Slot]) -> None:
             raise BadRequest(
                 f"slots: {count} slots have the id {slot}; each slot needs an id of its own"
             )
-    for machine in {slot.machine for slot in found if slot.machine is not None}:
-        if not units.MACHINE.fullmatch(machine):
-            raise BadRequest(
-                f"slots: {show(machine)} is not a machine's name, which has up to 253 letters, digits, dots,"
-                " hyphens and underscores"
-            )
+    units.require_machines("slots", (slot.machine for slot in found if slot.machine is not None))
 
 
 def _require_labels(labels: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common import cluster_config
 from determined.common.cluster_config import ClusterConfig
 from determined.expconf import ConfigError
+from determined.expconf.heeding import KUBERNETES, PROCESSES
 from determined_registry.database.tables import cluster, pools
 from determined_service.base import topics
 from determined_service.base.db import Database
@@ -127,9 +128,12 @@ async def _change_pools(
     names = [pool.pool_name for pool in given.pools]
     for pool in given.pools:
         values = {"description": pool.description, "removed": False}
+        # Prefect's work pool is made before the first agent comes, and keeps the type that it is made with.
+        on_kubernetes = given.manager_of(pool.pool_name).type == "kubernetes"
+        worker_type = KUBERNETES if on_kubernetes else PROCESSES
         await conn.execute(
             insert(pools)
-            .values(name=pool.pool_name, **values)
+            .values(name=pool.pool_name, worker_type=worker_type, **values)
             .on_conflict_do_update(index_elements=[pools.c.name], set_=values)
         )
     leaving = await conn.execute(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from determined.common.printable import cut, one_line
 from determined.common.wire.last_words import EXITED, FAILED, FAILED_OTHERWISE
 from determined.common.wire.legs import ExitKind, going_away
 from determined_searchers import ExitReason
@@ -22,6 +23,10 @@ value.
 After the first two losses the trial starts again at once. A cause of three losses, such as a full disk,
 usually lasts for a while.
 """
+
+
+LONGEST_LEAVING = 1000
+"""Characters of a supervisor's reason for which its machine goes away."""
 
 
 class Outcome(StrEnum):
@@ -47,17 +52,27 @@ class Next(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LegExit:
-    """The reported end of a process."""
+    """The reported end of a process. ``leaving``: as in :class:`~determined.common.wire.legs.Exited`."""
 
     kind: ExitKind
     exit_code: int | None = None
     exit_signal: int | None = None
     reason: str | None = None
+    leaving: str | None = None
 
     @property
     def failed(self) -> bool:
         """Whether the process did not exit with code 0."""
         return bool(self.exit_signal or self.exit_code or self.kind is not ExitKind.EXITED)
+
+    def knowing(self, leaving: str | None) -> LegExit:
+        """This end with the whole reason. ``leaving``: why the machine goes away, as the service knows it.
+        An agent may have said more than the supervisor, which knows of a signal only."""
+        if self.leaving is None:
+            return self
+        why = leaving or cut(one_line(self.leaving), LONGEST_LEAVING)
+        words = f"{going_away(why)}; {self.reason}"
+        return replace(self, reason=words, leaving=None)
 
 
 def of_gang(ends: Sequence[tuple[str, LegExit]]) -> LegExit:

@@ -250,18 +250,18 @@ async def end_leg(
     if leg.state == states.TERMINATED:
         return
     starts.require_same(allocation_id, leg.start_id, start_id)
-    whole = exit
+    whole = told = exit.knowing(leg.leaving)
     if leg.nodes > 1 and (node is not None or agent_id is not None):
         if start_id:
             await starts.require_current(change, allocation_id, node, start_id)
-        last = await _end_node(change, allocation_id, node, agent_id, exit, only_in)
+        last = await _end_node(change, allocation_id, node, agent_id, told, only_in)
         if last is None:
             return
         whole = last
     elif only_in not in (None, leg.state):
         return
     elif leg.nodes > 1:
-        await change.conn.execute(_NODES_END, {"id": allocation_id, "reason": exit.reason})
+        await change.conn.execute(_NODES_END, {"id": allocation_id, "reason": told.reason})
     end = await kind.judge(change, leg, whole)
     await change.conn.execute(
         _ENDS,

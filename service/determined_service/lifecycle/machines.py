@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import orjson
 import sqlalchemy as sa
 
 from determined_registry.database.tables import agents, slots
-from determined_service.base import topics
+from determined_service.base import topics, units
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.lifecycle.exits import ExitKind, LegExit
 from determined_service.lifecycle.legs import end_leg
 from determined_service.state import presence
-from determined_service.state.change import changing
+from determined_service.state.change import changing, reader
 from determined_service.state.nodes import NODES
 
 
@@ -75,7 +78,8 @@ _ENABLE = sa.text(
 async def use_machine(
     db: Database, agent_id: str, machine: str, *, enabled: bool, drain: bool = False
 ) -> None:
-    """As :func:`use_agent`, for one machine of an agent that stands for several.
+    """As :func:`use_agent`, for one machine of an agent that stands for several. A leg counts to the
+    machine on which it runs, and before that is known to the machine of its slots.
 
     Holds for our scheduler alone: what others do with the machine is not changed.
     """
@@ -143,12 +147,60 @@ async def _end(
             await end_leg(change, row.id, end, node=row.node)
 
 
+async def note_machines(db: Database, agent_id: str, told: Mapping[str, str]) -> None:
+    """Stores on which machines the agent's legs run, by their names.
+
+    A leg that its agent's cluster has placed on a machine which was disabled meanwhile ends, as it would have
+    if this had been known. Raises BadRequest for a machine's name that is none.
+    """
+    units.require_machines("machines", told.values())
+    async with reader(db).connect() as conn:
+        given = {"agent_id": agent_id, "told": orjson.dumps(dict(told)).decode()}
+        found = list(await conn.execute(_ELSEWHERE, given)) if told else []
+    for row in found:
+        async with changing(db) as change:
+            statement = _ALONE if row.nodes == 1 else _NODE
+            values = {"id": row.id, "node": row.node, "agent_id": agent_id, "machine": row.machine}
+            await change.conn.execute(statement, values)
+    for machine in sorted({row.machine for row in found}):
+        async with reader(db).connect() as conn:
+            given = {"agent_id": agent_id, "machine": machine}
+            is_closed = (await conn.execute(_IS_CLOSED, given)).first() is not None
+        if is_closed:
+            await _end(db, agent_id, f"machine {agent_id}/{machine} was disabled", machine=machine)
+
+
+_ELSEWHERE = sa.text(
+    f"""
+    SELECT n.id, n.node, n.nodes, t.value AS machine
+    FROM {NODES} AS n JOIN jsonb_each_text(cast(:told AS jsonb)) AS t ON t.key = n.leg_id
+    WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED' AND n.machine IS DISTINCT FROM t.value
+    ORDER BY n.id, n.node
+    """
+)
+_ALONE = sa.text(
+    """
+    UPDATE allocations SET machine = :machine
+    WHERE id = :id AND agent_id = :agent_id AND nodes = 1 AND state IN ('ASSIGNED', 'RUNNING')
+    """
+)
+_NODE = sa.text(
+    """
+    UPDATE allocation_resources SET machine = :machine
+    WHERE allocation_id = :id AND node = :node AND agent_id = :agent_id AND state <> 'TERMINATED'
+    """
+)
+_IS_CLOSED = sa.text(
+    """
+    SELECT FROM disabled_machines WHERE agent_id = :agent_id AND machine = :machine AND NOT draining
+    """
+)
 _HOLDERS = sa.text(
     f"""
     SELECT n.id, n.node FROM {NODES} AS n
     WHERE n.agent_id = :agent_id AND n.state <> 'TERMINATED'
       AND (cast(:slot_id AS int) IS NULL OR n.slot_ids @> to_jsonb(cast(:slot_id AS int)))
-      AND (cast(:machine AS text) IS NULL OR EXISTS (
+      AND (cast(:machine AS text) IS NULL OR n.machine = :machine OR n.machine IS NULL AND EXISTS (
           SELECT FROM slots s WHERE s.agent_id = n.agent_id AND s.machine = :machine
             AND n.slot_ids @> to_jsonb(s.slot_id)))
     ORDER BY n.id, n.node

@@ -38,7 +38,7 @@ _TYPES = {"cpu": "TYPE_CPU", "cuda": "TYPE_CUDA", "rocm": "TYPE_ROCM"}
 
 # A node of a gang that has ended holds its slots until all have.
 _LIVE = sa.text(
-    f"SELECT id, leg_id, agent_id, slot_ids, state FROM {NODES} AS n WHERE agent_id IS NOT NULL"
+    f"SELECT id, leg_id, agent_id, slot_ids, machine, state FROM {NODES} AS n WHERE agent_id IS NOT NULL"
 )
 
 
@@ -50,6 +50,7 @@ class _Held:
     id: str
     leg_id: str
     slot_ids: list[int]
+    machine: str | None
     state: str
 
 
@@ -64,7 +65,7 @@ async def _live_allocations(
         is_seen = seen is None or row.id in seen
         other = f"other-{len(mine) + 1}"
         name, leg_name = (row.id, row.leg_id) if is_seen else (other, other)
-        mine.append(_Held(name, leg_name, row.slot_ids, row.state))
+        mine.append(_Held(name, leg_name, row.slot_ids, row.machine, row.state))
     return found
 
 
@@ -75,6 +76,8 @@ def _container(allocation: _Held) -> dict[str, Any]:
         "parent": allocation.id,
         "state": "STATE_RUNNING" if running else "STATE_ASSIGNED",
         "devices": [],
+        # Where its agent's cluster has placed it.
+        "machine": allocation.machine,
     }
 
 

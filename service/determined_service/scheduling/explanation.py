@@ -88,7 +88,15 @@ async def _legs(
         .subquery()
     )
     found = await conn.execute(
-        sa.select(legs, trials.c.id.label("trial_id"), a.agent_id, a.slot_ids, a.nodes, a.exit_code)
+        sa.select(
+            legs,
+            trials.c.id.label("trial_id"),
+            a.agent_id,
+            a.slot_ids,
+            a.machine,
+            a.nodes,
+            a.exit_code,
+        )
         .join(TRIAL_TASKS, TRIAL_TASKS.c.task_id == legs.c.task_id)
         .join(trials, trials.c.id == TRIAL_TASKS.c.trial_id)
         .outerjoin(allocations, a.id == legs.c.allocation_id)

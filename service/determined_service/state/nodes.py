@@ -17,14 +17,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined_registry.database.tables import allocation_resources
 
 NODES = """(
-    SELECT a.id, a.id AS leg_id, 0 AS node, a.task_id, a.nodes, a.agent_id, a.slot_ids, a.state,
+    SELECT a.id, a.id AS leg_id, 0 AS node, a.task_id, a.nodes, a.agent_id, a.slot_ids, a.machine, a.state,
            a.waits_for, a.assigned_at, a.kill_requested_at,
            a.kill_requested_at IS NOT NULL AS kill
     FROM allocations a
     WHERE a.state IN ('ASSIGNED', 'RUNNING') AND a.nodes = 1
     UNION ALL
-    SELECT a.id, a.id || '.n' || r.node, r.node, a.task_id, a.nodes, r.agent_id, r.slot_ids, r.state,
-           r.waits_for, a.assigned_at, a.kill_requested_at,
+    SELECT a.id, a.id || '.n' || r.node, r.node, a.task_id, a.nodes, r.agent_id, r.slot_ids,
+           r.machine, r.state, r.waits_for, a.assigned_at, a.kill_requested_at,
            a.kill_requested_at IS NOT NULL OR EXISTS (
                SELECT FROM allocation_resources f
                WHERE f.allocation_id = a.id AND f.state = 'TERMINATED'

@@ -280,6 +280,7 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
             legs,
             allocations.c.agent_id,
             allocations.c.slot_ids,
+            allocations.c.machine,
             allocations.c.nodes,
             allocations.c.exit_code,
         )
@@ -293,8 +294,8 @@ async def _legs(conn: AsyncConnection, trial_id: int) -> list[dict[str, Any]]:
 
 
 async def legs_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
-    """Each leg with its nodes. ``rows``: of ``legs``, with agent, slots, nodes and exit code of each one's
-    allocation.
+    """Each leg with its nodes. ``rows``: of ``legs``, with agent, slots, machine, nodes and exit code of each
+    one's allocation.
 
     A leg that its agent's cluster had no room for has used no slots, as in the accounting.
     """
@@ -309,6 +310,7 @@ async def legs_json(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[
             "startTime": moment(row.start_time),
             "endTime": moment(row.end_time),
             "agentId": row.agent_id,
+            "machine": row.machine,
             "slotIds": [] if row.state == Outcome.UNPLACED else row.slot_ids,
             "exitCode": row.exit_code,
             "nodes": _nodes(gangs.get(row.allocation_id, []), row.state != Outcome.UNPLACED),
@@ -322,6 +324,7 @@ def _nodes(rows: Iterable[sa.Row[Any]], had_slots: bool) -> list[dict[str, Any]]
     return [
         {
             "agentId": row.agent_id,
+            "machine": row.machine,
             "slotIds": row.slot_ids if had_slots else [],
             "address": row.address,
             "state": state(row.state),

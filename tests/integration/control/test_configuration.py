@@ -92,6 +92,23 @@ async def test_pools_follow_the_file(settings: Settings) -> None:
         assert (gpus["numAgents"], gpus["defaultComputePool"]) == (0, False)
 
 
+async def test_pools_on_kubernetes_have_its_type_before_their_agents_come(
+    settings: Settings,
+) -> None:
+    """Prefect's work pool keeps the type that it is made with."""
+    given = """
+resource_manager: {type: kubernetes}
+resource_pools: [{pool_name: default}]
+additional_resource_managers: [{resource_manager: {type: agent}, resource_pools: [{pool_name: machines}]}]
+"""
+    async with service(settings, given) as world:
+        rows = await world.rows("SELECT name, worker_type FROM pools ORDER BY name")
+        assert [tuple(row.values()) for row in rows] == [
+            ("default", "determined-kubernetes"),
+            ("machines", "determined-process"),
+        ]
+
+
 async def test_defaults_lie_beneath_an_experiment(settings: Settings) -> None:
     async with service(settings, TWO) as world:
         assert (await config(world))["config"]["feature_switches"] == []

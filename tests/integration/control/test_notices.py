@@ -105,6 +105,24 @@ async def test_an_agent_knows_why_and_speaks_for_its_own_legs(world: World) -> N
     assert await leg_of(leg) == ("PREEMPTED", "its machine is going away: node n1 is reclaimed")
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["told", "unknown"])
+async def test_a_script_that_did_not_end_in_time_reads_what_its_agent_knew(
+    world: World, told: bool
+) -> None:
+    leg = await running(world)
+    ok(await notice(leg, reason="a1 was told to end within 10 s"))
+    if told:
+        body = {"session": world.session, "slots": [{"id": 0}, {"id": 1}]}
+        body["leaving"] = {leg.allocation_id: WHY}
+        ok(await world.agent.post("/internal/v1/agents/a1/state", json=body))
+    words = "its process had not ended after 8 s and was killed"
+    end = {"kind": "infrastructure", "reason": words, "leaving": "a1 was told to end within 10 s"}
+    ok(await leg.exited(exit_code=None, **end))
+    why = WHY if told else "a1 was told to end within 10 s"
+    assert await leg_of(leg) == ("LOST", f"its machine is going away: {why}; {words}")
+    assert len(await lines(world, leg, f"going away: {why}; {words}")) == 1
+
+
 async def test_an_agent_that_knows_why_is_heard_after_the_end(world: World) -> None:
     leg = await running(world)
     await world.register(agent_id="a2")

@@ -216,6 +216,85 @@ async def test_a_machine_is_disabled_for_our_scheduler_and_stays_so(world: World
     ok(await world.act(driver.experiment_id, "kill"))
 
 
+async def runs_on(world: World, **machines: str) -> int:
+    """The agent says on which machines its cluster has placed legs, by the names of the legs."""
+    two = [{"id": 0, "machine": "n1"}, {"id": 1, "machine": "n2"}]
+    body = {"session": world.session, "slots": two, "machines": machines}
+    return (await world.agent.post("/internal/v1/agents/k/state", json=body)).status_code
+
+
+async def test_disabling_a_machine_ends_what_runs_there_wherever_its_slots_are(
+    world: World,
+) -> None:
+    """The agent's cluster may place a leg on another machine than the one of its slots."""
+    await world.register(agent_id="k", machines={"n1": 1, "n2": 1}, worker_type=KUBERNETES)
+    await world.started(single(42))
+    (spec,) = await launched(world)
+    assert (spec["machine"], spec["avoid"]) == ("n1", [])
+    assert await runs_on(world, **{spec["leg_id"]: "n2"}) == 200
+    trial = Trial(world, spec)
+    ok(await trial.started())
+    (leg,) = ok(await world.user.get(f"/api/v1/trials/{trial.id}"))["trial"]["legs"]
+    assert (leg["agentId"], leg["machine"]) == ("k", "n2")
+    agent = ok(await world.user.get("/api/v1/agents/k"))["agent"]
+    assert agent["slots"]["0"]["container"]["machine"] == "n2"
+    machines = "/api/v1/agents/k/machines"
+    ok(await world.agent.post(f"{machines}/n1/disable"))
+    assert (await world.work(0, "k"))["kill"] == []
+    ok(await world.agent.post(f"{machines}/n1/enable"))
+    ok(await world.agent.post(f"{machines}/n2/disable"))
+    world.running.clear()
+    (again,) = await launched(world)
+    # Its cluster is told of the machine that is out of use.
+    assert (again["machine"], again["avoid"]) == ("n1", ["n2"])
+    assert again["allocation_id"] != spec["allocation_id"]
+    (leg, _) = await world.rows("SELECT id, reason FROM allocations ORDER BY requested_at")
+    assert leg["reason"] == "machine k/n2 was disabled"
+    assert (await world.trial(trial.id))["restarts"] == 0
+
+
+async def test_a_leg_that_comes_to_a_machine_which_was_just_disabled_ends(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 1, "n2": 1}, worker_type=KUBERNETES)
+    await world.started(single(42))
+    (spec,) = await launched(world)
+    machines = "/api/v1/agents/k/machines"
+    # What drains keeps what it has.
+    ok(await world.agent.post(f"{machines}/n2/disable", json={"drain": True}))
+    assert await runs_on(world, **{spec["leg_id"]: "n2"}) == 200
+    assert (await world.work(0, "k"))["kill"] == []
+    assert await runs_on(world, **{spec["leg_id"]: "n1"}) == 200
+    ok(await world.agent.post(f"{machines}/n2/disable"))
+    assert (await world.work(0, "k"))["kill"] == []
+    assert await runs_on(world, **{spec["leg_id"]: "n2"}) == 200
+    (leg, *_) = await world.rows("SELECT id, state, reason FROM allocations ORDER BY requested_at")
+    assert (leg["state"], leg["reason"]) == ("TERMINATED", "machine k/n2 was disabled")
+
+
+async def test_of_a_gang_the_node_counts_to_the_machine_on_which_it_runs(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 1, "n2": 1}, worker_type=KUBERNETES)
+    await world.started(single(42, slots=2))
+    first, second = await launched(world)
+    assert await runs_on(world, **{first["leg_id"]: "n1", second["leg_id"]: "n9"}) == 200
+    gang = Trial(world, first)
+    for number in (0, 1):
+        ok(await gang.started(node=number))
+    (leg,) = ok(await world.user.get(f"/api/v1/trials/{gang.id}"))["trial"]["legs"]
+    assert [node["machine"] for node in leg["nodes"]] == ["n1", "n9"]
+    ok(await world.agent.post("/api/v1/agents/k/machines/n2/disable"))
+    assert (await world.work(0, "k"))["kill"] == []
+    ok(await world.agent.post("/api/v1/agents/k/machines/n1/disable"))
+    rows = await world.rows("SELECT node, state, reason FROM allocation_resources ORDER BY node")
+    assert (rows[0]["state"], rows[0]["reason"]) == ("TERMINATED", "machine k/n1 was disabled")
+    assert rows[1]["state"] == "RUNNING"
+
+
+async def test_an_agent_names_machines_by_names_of_machines(world: World) -> None:
+    await world.register(agent_id="k", machines={"n1": 1, "n2": 1}, worker_type=KUBERNETES)
+    assert await runs_on(world, leg="a/b") == 400
+    # A leg that the agent does not have is another one's business.
+    assert await runs_on(world, leg="n1") == 200
+
+
 async def test_a_refusal_says_what_is_disabled_and_how_to_enable_it(world: World) -> None:
     await world.register(agent_id="k", machines={"n1": 2, "n2": 1})
     ok(await world.agent.post("/api/v1/agents/k/machines/n1/disable"))

@@ -179,7 +179,7 @@ class KeepingLauncher(SubprocessLauncher):
 
 
 class TellingLauncher(SubprocessLauncher):
-    """A launcher with waits, reasons and changing slots, like an engine or a cluster."""
+    """A launcher with waits, reasons, machines and changing slots, like an engine or a cluster."""
 
     made: ClassVar[TellingLauncher]
 
@@ -189,9 +189,16 @@ class TellingLauncher(SubprocessLauncher):
         self.now = config.devices()
         self.why: str | None = None
         self.goes: str | None = None
+        self.machine: str | None = None
 
-    def tell(self, now: list[Slot], why: str | None = None, goes: str | None = None) -> None:
-        self.now, self.why, self.goes = now, why, goes
+    def tell(
+        self,
+        now: list[Slot],
+        why: str | None = None,
+        goes: str | None = None,
+        machine: str | None = None,
+    ) -> None:
+        self.now, self.why, self.goes, self.machine = now, why, goes, machine
         self.changed.set()
 
     def slots(self) -> list[Slot]:
@@ -202,6 +209,9 @@ class TellingLauncher(SubprocessLauncher):
 
     def leaving(self, running: Running) -> str | None:
         return self.goes
+
+    def machine_of(self, running: Running) -> str | None:
+        return self.machine
 
     async def wait(self, running: Running) -> Exit:
         ended = await super().wait(running)

@@ -216,11 +216,16 @@ async def test_the_agent_reports_changing_slots_and_a_legs_wait(
         await control.until(lambda: control.states)
         launcher.tell([Slot(7)], goes="node n1 is drained")
         await control.until(lambda: len(control.states) == 2)
+        launcher.tell([Slot(7)], machine="n1")
+        await control.until(lambda: len(control.states) == 3)
         # A service that has forgotten the agent gets the agent's present slots.
         control.session = "another"
         await control.until(lambda: len(control.registrations) == 2)
-    # Who registers anew tells of legs again.
-    first, second, *_ = control.states
+        # Who registers anew tells of legs again.
+        await control.until(lambda: len(control.states) == 4)
+    first, second, *last = control.states[:4]
+    assert second["machines"] == {}
+    assert [one["machines"] for one in last] == [{"7.abc.1": "n1"}] * 2
     assert [(slot["id"], slot["draining"]) for slot in first["slots"]] == [
         (0, False),
         (1, True),

@@ -59,10 +59,11 @@ def test_what_does_not_end_in_time_is_killed_and_told(
     assert process.wait(TIMEOUT_S) == 0
     ended = service.exits["7.abc.1"]
     assert (ended["exit_code"], ended["kind"]) == (None, "infrastructure")
-    assert ended["reason"] == (
-        "its machine is going away: agent-1 was told to end within 2 s;"
-        " its process had not ended after 1 s and was killed"
-    )
+    # The service knows from the agent, perhaps, why the machine goes away.
+    assert ended["leaving"] == "agent-1 was told to end within 2 s"
+    assert ended["reason"] == "its process had not ended after 1 s and was killed"
+    words = f"its machine is going away: {ended['leaving']}; {ended['reason']}"
+    assert words in service.text("stderr", "agent")
 
 
 def test_a_failure_after_the_notice_is_not_the_training_codes(
@@ -77,7 +78,8 @@ def test_a_failure_after_the_notice_is_not_the_training_codes(
     assert process.wait(TIMEOUT_S) == 0
     ended = service.exits["7.abc.1"]
     assert ended["kind"] == "infrastructure"
-    assert ended["reason"].endswith("within 200 s; process exited with code 3")
+    assert ended["leaving"] == "agent-1 was told to end within 200 s"
+    assert ended["reason"] == "process exited with code 3"
 
 
 def test_a_service_that_is_away_is_told_when_it_is_back(
@@ -133,7 +135,7 @@ def test_what_is_no_trial_gets_the_signal(
     ended = service.exits["7.abc.1"]
     assert ended["kind"] == end
     if end == "infrastructure":
-        assert ended["reason"].startswith("its machine is going away: ")
+        assert ended["leaving"] == "agent-1 was told to end within 200 s"
     assert ("ended\n" in service.text("stdout")) == ("trap" in entrypoint)
 
 

@@ -32,8 +32,24 @@ from tests.unit.sdk.fake_service import (
 
 
 def test_trial_describe(det: Det, service: FakeService) -> None:
-    legs = [{"runId": 1, "state": "STATE_ERROR", "exitCode": 3, "reason": "process exited with 3"}]
+    # Where an agent's cluster chose the machine it is named.
+    ran = {"agentId": "k", "machine": "n1", "nodes": []}
+    nodes = [{"agentId": "k", "machine": one, "slotIds": [1]} for one in ("n1", "n2")]
+    legs = [
+        {
+            "runId": 1,
+            "state": "STATE_ERROR",
+            "exitCode": 3,
+            "reason": "process exited with 3",
+            **ran,
+        },
+        {"runId": 2, "state": "STATE_LOST", "agentId": "k", "nodes": nodes},
+        {"runId": 3, "state": "STATE_RUNNING", "agentId": "a1", "machine": None, "nodes": []},
+    ]
     service.trials[1] = [trial(3, "ERROR", legs=legs)]
+    shown = det("t", "describe", 3, "--csv").stdout
+    for words in (",k/n1,", ',"k/n1, k/n2",', ",a1,"):
+        assert words in shown
     service.workloads[3] = [{"training": {"totalBatches": 5, "metrics": {"avgMetrics": {"l": 1}}}}]
     table = det("t", "describe", 3)
     assert table.exit_code == 0, table.stderr
@@ -388,6 +404,10 @@ def test_each_machine_of_an_agent_is_a_line(det: Det, service: FakeService) -> N
     assert json.loads(det("agent", "list", "--json").stdout) == service.agents
     rows = list(csv.DictReader(io.StringIO(det("slot", "list", "--csv").stdout)))
     assert [row["Machine"] for row in rows] == ["n1", "n1", "n2"]
+    # The cluster of the agent has placed what has the slot of n1 on n2.
+    slots[0]["container"] = {"id": "a-1", "machine": "n2"}
+    rows = list(csv.DictReader(io.StringIO(det("agent", "list", "--csv").stdout)))
+    assert [row["Slots Used"] for row in rows] == ["0/2", "1/1", "0/0"]
     for wrong in ("k/", "/n1"):
         assert det("agent", "disable", wrong).exit_code == 2
 

@@ -153,6 +153,7 @@ class Launcher(ABC):
             slots()                     at any time after ready(), and when changed is set
             waits_for(running)          of a leg; likewise
             leaving(running)            likewise
+            machine_of(running)         likewise
             clean_up(running)           once or again, after wait() returned and the end is reported
 
     **Who owns what.** The core knows which jobs are wanted, holds each Running, reports ends to the service
@@ -204,8 +205,8 @@ class Launcher(ABC):
         self.config = config
         self.fetch = fetch
         self.changed = asyncio.Event()
-        """To be set when :meth:`slots`, :meth:`waits_for` or :meth:`leaving` answers otherwise than before.
-        The core clears it and asks all."""
+        """To be set when :meth:`slots`, :meth:`waits_for`, :meth:`leaving` or :meth:`machine_of` answers
+        otherwise than before. The core clears it and asks all."""
 
     @classmethod
     def worker_class(cls) -> Any:
@@ -244,6 +245,11 @@ class Launcher(ABC):
         """Why the machine under a leg goes away, in words for the user, such as "node n1 is drained". The
         service then has the leg store a checkpoint and go on elsewhere, without waiting for a SIGTERM. None:
         nobody knows that it goes."""
+        return None
+
+    def machine_of(self, running: Running) -> str | None:
+        """The machine that its cluster chose for a leg, which may be another one than that of the leg's
+        slots. None: none is chosen yet, or the launcher starts legs on the machine of their slots."""
         return None
 
     @property

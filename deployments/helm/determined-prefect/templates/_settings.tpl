@@ -58,7 +58,7 @@
 {{- $pools = append $pools (omit . "agent" "kubernetes_namespace") -}}
 {{- end -}}
 {{- $_ := set $found "resource_pools" $pools -}}
-{{- with .Values.resourceManager }}{{ $_ := set $found "resource_manager" . }}{{ end -}}
+{{- $_ := set $found "resource_manager" (mustMerge (deepCopy .Values.resourceManager) (dict "type" "kubernetes")) -}}
 {{- with .Values.taskContainerDefaults }}{{ $_ := set $found "task_container_defaults" . }}{{ end -}}
 {{- with .Values.quotas }}{{ $_ := set $found "quotas" . }}{{ end -}}
 {{- with .Values.checkpointStorage -}}

@@ -7,8 +7,12 @@ from determined.cli.output.render import Column, Record
 
 
 def _agents(run: Record) -> str | None:
-    nodes = run.get("nodes") or ()
-    return ", ".join(one["agentId"] for one in nodes) or run.get("agentId")
+    """AGENT, or AGENT/MACHINE where the agent's cluster chose a machine."""
+    return ", ".join(_place(one) for one in run.get("nodes") or ()) or _place(run) or None
+
+
+def _place(one: Record) -> str:
+    return "/".join(part for part in (one.get("agentId"), one.get("machine")) if part)
 
 
 def _slots(run: Record) -> object:

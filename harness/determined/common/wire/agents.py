@@ -148,13 +148,15 @@ class AgentState(Message):
     """The facts about an agent that it sends again when they have changed. ``session``: that of its
     registration. ``slots``: all that it has now. ``waiting``: of the legs that it was told to launch and that
     do not run yet, those that wait for something, and for what in words. ``leaving``: the legs whose machine
-    goes away, and why.
+    goes away, and why. ``machines``: of an agent whose cluster chooses the machines, the machine of each leg
+    that has one.
     """
 
     session: UUID
     slots: list[Slot] = field(default_factory=list)
     waiting: dict[str, str] = field(default_factory=dict)
     leaving: dict[str, str] = field(default_factory=dict)
+    machines: dict[str, str] = field(default_factory=dict)
 
 
 @checked

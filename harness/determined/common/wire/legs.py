@@ -134,7 +134,8 @@ class LegSpec(Message):
     before, see :attr:`name`. ``supervisor_token``: what the supervisor reports with
     (:mod:`determined.common.wire.serving`); empty in an order of the release before. ``machine``: the machine
     of ``slot_ids``, where the scheduler counts the leg; None: the agent names no machines, or there are no
-    slots. ``avoid``: machines of the agent on which the leg must not run, because of log policies.
+    slots. ``avoid``: machines of the agent on which the leg must not run, because they are disabled or
+    because of log policies.
     ``priority``: the task's, else its pool's; None in an order of the release before.
     """
 
@@ -253,7 +254,8 @@ class ExitKind(enum.StrEnum):
 class Exited(Message):
     """The report that the process is gone. ``reason``: in words, if more is known than the code or the
     signal. ``node``, ``agent_id``: of a gang, as in :class:`Started`. ``start_id``: empty from an agent, too,
-    which knows what it started.
+    which knows what it started. ``leaving``: why the machine goes away, as far as the supervisor knows, and
+    ``reason`` says what followed; None: it does not go, or the process ended in good order.
     """
 
     exit_code: int | None = None
@@ -263,6 +265,7 @@ class Exited(Message):
     agent_id: str | None = None
     node: int | None = None
     start_id: str = ""
+    leaving: str | None = None
 
 
 # Of log lines there are millions: they are dicts on both sides.

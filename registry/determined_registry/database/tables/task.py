@@ -112,6 +112,9 @@ allocations = sa.Table(
     # Of a gang: its first node's.
     sa.Column("agent_id", sa.Text),
     sa.Column("slot_ids", JSONB, nullable=False, server_default=json("[]")),
+    # The machine that its agent's cluster chose, which need not be the one of its slots; of a gang the nodes
+    # have it. NULL: none is chosen, or the agent starts legs on the machine of their slots.
+    sa.Column("machine", sa.Text),
     # Number of agents. More than 1: a gang, which has that many rows of allocation_resources.
     sa.Column("nodes", sa.Integer, nullable=False, server_default="1"),
     sa.Column("token_hash", sa.Text, unique=True),
@@ -182,6 +185,7 @@ allocation_resources = sa.Table(
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("agent_id", sa.Text),
     sa.Column("slot_ids", JSONB, nullable=False, server_default=json("[]")),
+    sa.Column("machine", sa.Text),
     # 0, 1 … in the order of the assignment; ranks follow addresses.
     sa.Column("node", sa.Integer, nullable=False, server_default="0"),
     # ASSIGNED | RUNNING | TERMINATED, and how it ended

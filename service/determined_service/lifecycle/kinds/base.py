@@ -141,13 +141,19 @@ MACHINE = """(
     WHERE s.agent_id = coalesce(r.agent_id, a.agent_id)
       AND s.slot_id = (coalesce(r.slot_ids, a.slot_ids) ->> 0)::int)"""
 """SQL: the machine of the slots of an allocation ``a``, or of its node ``r``."""
+CLOSED = """ARRAY(
+    SELECT m.machine FROM disabled_machines m
+    WHERE m.agent_id = coalesce(r.agent_id, a.agent_id) ORDER BY 1)"""
+"""SQL: the disabled machines of the agent of an allocation ``a``, or of its node ``r``. The agent's cluster
+is told of them, because it may choose another machine than that of the slots."""
 WORKER_TYPE = "(SELECT p.worker_type FROM pools p WHERE p.name = a.resource_pool)"
 """SQL: the type of the agents of an allocation ``a``."""
 _ORDERS = sa.text(
     f"""
     SELECT a.id, a.task_id, a.run_id, a.resource_pool, a.token, a.agent_id, a.nodes,
            coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
-           {MACHINE} AS machine, k.flow_run_id, k.name, k.config, k.model_def_hash, k.data, u.username,
+           {MACHINE} AS machine, {CLOSED} AS closed, k.flow_run_id, k.name, k.config,
+           k.model_def_hash, k.data, u.username,
            u.admin AS is_administrator, coalesce(w.agent_user_group, u.agent_user_group) AS account,
            g.slot_type,
            {WORKER_TYPE} AS worker_type
@@ -242,6 +248,7 @@ class SlotKind(AnyKind):
             replace(port, gate_key=gate.key(secret, row.id, port.name).hex())
             for port in order.get("ports", ())
         ]
+        order["avoid"] = sorted({*order.get("avoid", ()), *row.closed})
         resources = (order.get("config") or {}).get("resources") or {}
         on_kubernetes = row.worker_type == KUBERNETES
         pool = settings.cluster.scheduler_of(row.resource_pool, kubernetes=on_kubernetes)

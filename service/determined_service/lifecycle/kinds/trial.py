@@ -29,6 +29,7 @@ from determined_service.lifecycle.exits import (
     wait_after_losses,
 )
 from determined_service.lifecycle.kinds.base import (
+    CLOSED,
     MACHINE,
     WORKER_TYPE,
     LegEnd,
@@ -72,7 +73,7 @@ _SPECS = sa.text(
     f"""
     SELECT a.id, a.task_id, t.experiment_id, t.id AS trial_id, a.run_id, a.resource_pool,
            a.nodes, coalesce(r.node, 0) AS node, coalesce(r.slot_ids, a.slot_ids) AS slot_ids,
-           {MACHINE} AS machine,
+           {MACHINE} AS machine, {CLOSED} AS closed,
            ARRAY(SELECT DISTINCT split_part(m.agent_id, '/', 2) FROM log_policy_matches m
                  WHERE m.trial_id = t.id AND m.action = 'exclude_node'
                    AND m.agent_id LIKE '%/%'

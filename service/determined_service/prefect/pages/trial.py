@@ -35,7 +35,7 @@ _TRIAL = sa.text(
             WHERE trial_id = t.id ORDER BY steps_completed DESC, uuid LIMIT :checkpoints
             ) AS c) AS checkpoints,
         (SELECT coalesce(jsonb_agg(to_jsonb(l) ORDER BY l.run_id), '[]') FROM (
-            SELECT g.run_id, g.state, g.reason, a.agent_id,
+            SELECT g.run_id, g.state, g.reason, concat_ws('/', a.agent_id, a.machine) AS place,
                    extract(epoch FROM coalesce(g.end_time, now()) - g.start_time) AS seconds
             FROM legs g JOIN tasks k ON k.id = g.task_id LEFT JOIN allocations a ON a.id = g.allocation_id
             WHERE k.id = t.task_id OR k.former_of = t.id
@@ -141,7 +141,7 @@ def _legs(trial: sa.Row[Any]) -> list[Sequence[Any]]:
     return [
         [
             one["run_id"],
-            one["agent_id"] or "",
+            one["place"],
             "" if one["seconds"] is None else str(datetime.timedelta(seconds=int(one["seconds"]))),
             ": ".join(part for part in (one["state"], one["reason"]) if part),
         ]

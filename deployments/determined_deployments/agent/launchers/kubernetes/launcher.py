@@ -252,6 +252,9 @@ class KubernetesLauncher(ForkingLauncher):
         if leg.ended.done() or not leg.uid:
             return
         sight = self._cluster.sight(leg)
+        if (node := ends.node_of(leg.pod)) != leg.node:
+            leg.node = node
+            self.changed.set()
         if leg.order is None and ends.is_ending(leg.pod):
             # Somebody else ends it: the Job's controller would make another pod, also of one that has ended.
             if not leg.is_fenced:
@@ -338,6 +341,9 @@ class KubernetesLauncher(ForkingLauncher):
 
     def leaving(self, running: Running) -> str | None:
         return running.leaving if isinstance(running, Placed) else super().leaving(running)
+
+    def machine_of(self, running: Running) -> str | None:
+        return running.node if isinstance(running, Placed) else super().machine_of(running)
 
     async def wait(self, running: Running) -> Exit:
         if not isinstance(running, Placed):

@@ -20,9 +20,9 @@ class Placed(Running):
     ``nodes``: of its gang; 0: an agent before this one knew it. ``is_second``: another start of the leg has
     the Job. ``is_listed``: the watch has told of the Job. ``job``, ``pod``: as they were seen last.
     ``secrets``: the names of those that do not go with the Job yet. ``order``: how this agent has ended the
-    leg. ``words``: what it waits for; ``leaving``: why somebody else ends its pod. ``stuck_since``: since
-    when it waits for anything; ``gone_since``: since when it seems to have ended, while later news may say
-    more.
+    leg. ``words``: what it waits for; ``node``: that of its pod, once there is one; ``leaving``: why somebody
+    else ends its pod. ``stuck_since``: since when it waits for anything; ``gone_since``: since when it seems
+    to have ended, while later news may say more.
     """
 
     allocation: str
@@ -37,6 +37,7 @@ class Placed(Running):
     secrets: list[str] = field(default_factory=list)
     order: Exit | None = None
     words: str | None = None
+    node: str | None = None
     leaving: str | None = None
     stuck_since: float | None = None
     gone_since: float | None = None
