@@ -78,6 +78,12 @@ EXAMPLES = {
         extras=("examples",),
         config="distributed.yaml",
     ),
+    "fsdp": Example(
+        "fsdp",
+        "a model in parts on several processes: torch's FSDP and sharded checkpoints under the Core API",
+        packages=_TORCH,
+        extras=("examples",),
+    ),
 }
 
 

@@ -332,6 +332,78 @@ def test_shards_of_several_processes(tmp_path: Path, busy: str, memory: str) -> 
     assert names >= {".metadata", "__0_0.distcp", "__1_0.distcp", "metadata.json"}
 
 
+SHARDED_TENSORS = """
+import sys, warnings
+import torch
+from torch.distributed import checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel
+import determined as det
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+distributed = det.core.DistributedContext.from_torch_distributed()
+
+
+def made():
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+
+
+def step(model, optimizer, number):
+    inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * number + rank))
+    loss = model(inputs).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item().hex()
+
+
+with det.core.init(distributed=distributed, checkpoint_storage="storage") as context:
+    model = made()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for number in range(3):
+        step(model, optimizer, number)
+    weights, moments = get_state_dict(model, optimizer)
+    assert all(isinstance(one, ShardedTensor) for one in weights.values())
+    state = {"model": weights, "optimizer": moments}
+    dcp.save(state, checkpoint_id="plain")
+    uuid = context.checkpoint.save_state(state, shard=True)
+    assert uuid is not None
+    for one in weights.values():
+        for shard in one.local_shards():
+            shard.tensor.zero_()
+    context.checkpoint.wait()
+    name = f"__{rank}_0.distcp"
+    assert open(f"storage/{uuid}/{name}", "rb").read() == open(f"plain/{name}", "rb").read()
+    ours, plain = (dcp.FileSystemReader(path).read_metadata() for path in (f"storage/{uuid}", "plain"))
+    assert ours.state_dict_metadata == plain.state_dict_metadata
+    assert ours.storage_data == plain.storage_data
+torch.distributed.destroy_process_group()
+print("rank", rank, "is right")
+"""
+
+
+def test_sharded_tensors(tmp_path: Path) -> None:
+    """Of FSDP1: the files are those of torch.distributed.checkpoint.save at the call."""
+    (tmp_path / "train.py").write_text(SHARDED_TENSORS)
+    launch = [sys.executable, "-m", "determined.launch.torch_distributed", "--nproc_per_node=2"]
+    done = subprocess.run(
+        [*launch, "--", sys.executable, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "rank 0 is right" in done.stdout
+    assert "rank 1 is right" in done.stdout
+
+
 def test_control_groups_count(tmp_path: Path) -> None:
     from determined.core import _memory
 
