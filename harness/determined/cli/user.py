@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import sys
@@ -125,11 +126,23 @@ def create(
 
     Without a terminal and without --password, the password is the first line of standard input.
     """
-    shared = state(ctx)
-    users = shared.users  # Logs in before the new password is asked for.
-    given = password if password is not None or remote else _new_password(username)
-    users.create_user(username, admin, given, remote)
+    users = state(ctx).users
+    if password is None and not remote:
+        _require_may_create(ctx)
+        password = _new_password(username)
+    users.create_user(username, admin, password, remote)
     talk(f"created {username}" + (", an administrator" if admin else ""))
+
+
+def _require_may_create(ctx: typer.Context) -> None:
+    """Raises ForbiddenException for somebody who may not create users, before a password is asked for.
+
+    The service looks at the rights first, and then refuses a user without a name.
+    """
+    from determined.common.api import errors
+
+    with contextlib.suppress(errors.BadRequestException):
+        state(ctx).session.post("/api/v1/users", json={"user": {}})
 
 
 class Truth(StrEnum):
@@ -235,6 +248,7 @@ def change_password(
         talk(f"changed the password of {me.username}; your other sessions have ended")
         return
     other = _named(ctx, username)
+    other.edit()  # An empty change: whoever may change nothing of the user is not asked for a password.
     other.change_password(_new_password(username))
     talk(f"changed the password of {username}, whose sessions have ended")
 

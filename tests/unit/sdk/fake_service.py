@@ -604,7 +604,10 @@ class FakeService:
         return {"user": self._user_json(name)}
 
     def _create_user(self, request: httpx.Request) -> Any:
-        return {"user": self._user_json(json.loads(request.content)["user"]["username"])}
+        username = json.loads(request.content)["user"].get("username")
+        if not username:
+            raise Refused(400, "username is missing: a user needs a name")
+        return {"user": self._user_json(username)}
 
     def _patch_user(self, request: httpx.Request, _: str) -> Any:
         changes = json.loads(request.content)
