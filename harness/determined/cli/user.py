@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import sys
@@ -126,23 +125,14 @@ def create(
 
     Without a terminal and without --password, the password is the first line of standard input.
     """
+    from determined.experimental import _user
+
     users = state(ctx).users
     if password is None and not remote:
-        _require_may_create(ctx)
+        _user.require_may_create(state(ctx).session)
         password = _new_password(username)
     users.create_user(username, admin, password, remote)
     talk(f"created {username}" + (", an administrator" if admin else ""))
-
-
-def _require_may_create(ctx: typer.Context) -> None:
-    """Raises ForbiddenException for somebody who may not create users, before a password is asked for.
-
-    The service looks at the rights first, and then refuses a user without a name.
-    """
-    from determined.common.api import errors
-
-    with contextlib.suppress(errors.BadRequestException):
-        state(ctx).session.post("/api/v1/users", json={"user": {}})
 
 
 class Truth(StrEnum):

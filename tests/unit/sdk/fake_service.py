@@ -390,6 +390,7 @@ class FakeService:
             ("GET", r"/api/v1/commands/[^/]+", self._command),
             ("POST", r"/api/v1/commands/[^/]+/(?:kill|set_priority)", self._command),
             ("GET", r"/api/v1/trials/(\d+)/workloads", self._workloads),
+            ("GET", r"/api/v1/checkpoints", self._beginning),
             ("GET", r"/api/v1/checkpoints/([-\w]+)", self._checkpoint),
             ("PATCH", r"/api/v1/checkpoints/([-\w]+)/metadata", self._change_metadata),
             ("GET", r"/api/v1/models", lambda r: self._page(r, "models", [self.model])),
@@ -751,6 +752,12 @@ class FakeService:
             return found if isinstance(found, float) else None
 
         return value
+
+    def _beginning(self, request: httpx.Request) -> Any:
+        params = request.url.params
+        found = sorted(one["uuid"] for one in self.checkpoints)
+        found = [one for one in found if one.startswith(params["uuidBeginning"])]
+        return {"uuids": found[: int(params["limit"])]}
 
     def _checkpoint(self, request: httpx.Request, uuid: str) -> Any:
         for found in self.checkpoints:
