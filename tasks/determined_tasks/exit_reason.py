@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from determined.common.wire.last_words import NO_TRIAL_CLASS_CODE
 from determined.common.wire.legs import Exited, ExitKind, going_away
 from determined_tasks.entrypoint import Start
 
@@ -40,6 +42,8 @@ class LegResult:
         """
         if self.leaving is not None:
             return f"{going_away(self.leaving)}; {self.reason}"
+        if self.kind is not ExitKind.EXITED and self.printed:
+            return "there is no restart: another try would end the same way"
         if self.kind is not ExitKind.EXITED:
             return self.reason or "lost"
         if self.signal is not None:
@@ -156,9 +160,22 @@ def describe(
         killed = _killed(oom_before)
         if killed.reason is not None:
             return LegResult(code, None, killed.kind, killed.reason)
-    said = told if code != 0 and shell is None else None
-    return LegResult(code, None, ExitKind.EXITED, shell or said, printed=said is not None)
+    if shell is not None:
+        return LegResult(code, None, ExitKind.EXITED, shell)
+    return as_it_said(code, told, start.argv)
 
+
+def as_it_said(code: int, told: str | None, command: Sequence[str]) -> LegResult:
+    """The result of ``command``, which has exited; ``told``: see :func:`describe`."""
+    if code == 0 or told is None:
+        return LegResult(code, None, ExitKind.EXITED)
+    # Others may end with this code for reasons of their own.
+    if code == NO_TRIAL_CLASS_CODE and _OF_TRIAL_CLASS.search(" ".join(command)):
+        return LegResult(code, None, ExitKind.FAILED_TO_START, told, printed=True)
+    return LegResult(code, None, ExitKind.EXITED, told, printed=True)
+
+
+_OF_TRIAL_CLASS = re.compile(r"\bdetermined\.launch\.\w+ .*--trial\b", re.DOTALL)
 
 SHELL_CODES = {
     126: "the shell could not execute a command",

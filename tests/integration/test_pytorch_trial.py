@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,10 +183,39 @@ def test_lengths_that_are_promoted(cluster: LocalCluster, tmp_path: Path) -> Non
     assert ends == [20, 20, 60]
 
 
-def test_mistakes_are_said_in_a_line(cluster: LocalCluster, tmp_path: Path) -> None:
-    experiment_id = submit(cluster, tmp_path, config(entrypoint="model_def:DigitTrial"))
-    assert cluster.wait(experiment_id) == "ERROR"
-    assert "did you mean DigitsTrial?" in cluster.logs(experiment_id)
+MISTAKES = {
+    "model_def:DigitTrial": r"model_def has no class DigitTrial; did you mean DigitsTrial\?",
+    "train:main": "main is not a subclass of determined.pytorch.PyTorchTrial",
+    "held:Half": "Half must define build_training_data_loader",
+    "broken:Trial": r"SyntaxError: .*\(broken.py, line 1: class Trial\(\)",
+}
+"""By entrypoint, the reason."""
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_wrong_trial_class_is_said_in_a_line_and_costs_no_restarts(
+    cluster: LocalCluster, tmp_path: Path, slots: int
+) -> None:
+    half = "from determined.pytorch import PyTorchTrial\nclass Half(PyTorchTrial):\n    pass\n"
+    model = {"held_py": half, "broken_py": "class Trial()\n"}
+    for name in ("model_def", "train"):
+        model[f"{name}_py"] = (EXAMPLE / f"{name}.py").read_text()
+    submitted = {}
+    for number, entrypoint in enumerate(MISTAKES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        changes = {
+            "entrypoint": entrypoint,
+            "max_restarts": 3,
+            "resources": {"slots_per_trial": slots},
+        }
+        submitted[entrypoint] = cluster.submit(folder, yaml.safe_dump(config(**changes)), **model)
+    for entrypoint, experiment_id in submitted.items():
+        assert cluster.wait(experiment_id) == "ERROR"
+        (trial,) = client(cluster).get_experiment(experiment_id).get_trials()
+        assert (trial.restarts, trial.document["state"]) == (0, "STATE_ERROR")
+        assert re.search(MISTAKES[entrypoint], trial.document["reason"]), trial.document["reason"]
+        assert "there is no restart" in cluster.logs(experiment_id)
 
 
 def test_the_example_runs_without_a_cluster(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from determined.cli import completion
+from determined.cli.arguments.abbreviated import checkpoint_uuid, checkpoint_uuids
 from determined.cli.arguments.confirmation import Yes, confirm
 from determined.cli.arguments.options import Csv, Json, OutputDir, Quiet, chosen
 from determined.cli.experiment.lists import CHECKPOINTS
@@ -22,7 +23,10 @@ app = group(
 )
 
 Uuid = Annotated[
-    str, typer.Argument(help="the checkpoint's UUID", autocompletion=completion.checkpoints)
+    str,
+    typer.Argument(
+        help="the checkpoint's UUID, or the beginning of it", autocompletion=completion.checkpoints
+    ),
 ]
 
 FILES = (Column("Path", "path"), Column("Size", "size"), Column("Checksum", "checksum"))
@@ -32,7 +36,8 @@ FILES = (Column("Path", "path"), Column("Size", "size"), Column("Checksum", "che
 def describe(ctx: typer.Context, uuid: Uuid, json: Json = False, csv: Csv = False) -> None:
     """Show a checkpoint and its files."""
     fmt = chosen(json, csv)
-    document = state(ctx).client.get_checkpoint(uuid).document
+    shared = state(ctx)
+    document = shared.client.get_checkpoint(checkpoint_uuid(shared, uuid)).document
     checksums = document.get("checksums") or {}
     files = [
         {"path": path, "size": int(size), "checksum": checksums.get(path)}
@@ -49,14 +54,17 @@ def describe(ctx: typer.Context, uuid: Uuid, json: Json = False, csv: Csv = Fals
 Uuids = Annotated[
     list[str],
     typer.Argument(
-        help="UUIDs of checkpoints", metavar="UUID", autocompletion=completion.checkpoints
+        help="UUIDs of checkpoints, or the beginnings of some",
+        metavar="UUID",
+        autocompletion=completion.checkpoints,
     ),
 ]
 
 
-def _named(uuids: list[str]) -> list[str]:
-    """Splits the words at commas too, as upstream's command does."""
-    return [part.strip() for word in uuids for part in word.split(",") if part.strip()]
+def _named(ctx: typer.Context, words: list[str]) -> list[str]:
+    """The UUIDs; splits the words at commas too, as upstream's command does."""
+    parts = [part.strip() for word in words for part in word.split(",") if part.strip()]
+    return checkpoint_uuids(state(ctx), parts)
 
 
 def _checkpoints(uuids: list[str]) -> str:
@@ -66,7 +74,7 @@ def _checkpoints(uuids: list[str]) -> str:
 @app.command("delete")
 def delete(ctx: typer.Context, uuids: Uuids, yes: Yes = False) -> None:
     """Delete checkpoints for good."""
-    names = _named(uuids)
+    names = _named(ctx, uuids)
     confirm(f"Delete {_checkpoints(names)}? This cannot be undone.", yes)
     client = state(ctx).client
     deletion_id = client.delete_checkpoints(names)
@@ -92,7 +100,7 @@ def remove_files(
     Without --glob nothing is deleted: the sizes and states of the checkpoints become those of the files that
     are in the storage.
     """
-    names = _named(uuids)
+    names = _named(ctx, uuids)
     listed = " ".join(globs or ())
     if globs:
         confirm(f"Delete {listed} from {_checkpoints(names)}? This cannot be undone.", yes)
@@ -111,4 +119,6 @@ def download(
     mode: Mode = "auto",
 ) -> None:
     """Download a checkpoint to checkpoints/<UUID>, or to DIR."""
-    download_one(state(ctx).client.get_checkpoint(uuid), output_dir, mode, quiet)
+    shared = state(ctx)
+    found = shared.client.get_checkpoint(checkpoint_uuid(shared, uuid))
+    download_one(found, output_dir, mode, quiet)

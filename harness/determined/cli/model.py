@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from determined.cli import completion
+from determined.cli.arguments.abbreviated import checkpoint_uuid
 from determined.cli.arguments.options import Csv, Json, Order, OutputDir, Quiet, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.experiment.lists import CHECKPOINTS
@@ -225,12 +226,17 @@ def register_version(
     ctx: typer.Context,
     name: Name,
     uuid: Annotated[
-        str, typer.Argument(help="the checkpoint's UUID", autocompletion=completion.checkpoints)
+        str,
+        typer.Argument(
+            help="the checkpoint's UUID, or the beginning of it",
+            autocompletion=completion.checkpoints,
+        ),
     ],
     json: Json = False,
 ) -> None:
     """Make a checkpoint the next version of a model. It cannot be deleted from then on."""
-    made = state(ctx).models.get_model(name).register_version(uuid)
+    model = state(ctx).models.get_model(name)
+    made = model.register_version(checkpoint_uuid(state(ctx), uuid))
     made.reload()
     document = {"modelVersion": made.document}
     render.show(VERSIONS, [made], chosen(json, csv=False), document=document)

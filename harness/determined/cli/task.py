@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from determined.cli.arguments.abbreviated import expanded
 from determined.cli.arguments.options import Csv, Includes, Json, Overrides, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.launched import start
-from determined.cli.launched.nouns import expanded
 from determined.cli.output import format as f
 from determined.cli.output import log_lines, render
 from determined.cli.output.render import Column, Record

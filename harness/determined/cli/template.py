@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from determined.cli.arguments.options import Csv, Json, chosen
 from determined.cli.errors import talk
 from determined.cli.groups import group
 from determined.cli.output import render
-from determined.cli.output.render import Column
+from determined.cli.output.render import Column, Format
 from determined.cli.printing import echo
 from determined.cli.state import state
 
@@ -130,14 +131,28 @@ def apply(
     name: Name,
     config_file: Annotated[Path, typer.Argument(help="YAML file of an experiment")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="submit nothing, which is always so")
-    ] = True,
+        bool, typer.Option("--dry-run", help="show every value, not only those of the template")
+    ] = False,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Show the configuration that an experiment would have with a template, and where each value comes from.
+    """Show the values that an experiment would have by a template, and where they come from.
 
-    Nothing is submitted: det experiment create --template NAME does that.
+    With --dry-run, --json and --csv it is the whole configuration. Nothing is submitted: det experiment
+    create --template NAME does that.
     """
     found = state(ctx).templates.get_template(name).explain(config_file)
-    render.show(SOURCES, found, chosen(json, csv), what="values")
+    fmt = chosen(json, csv)
+    if dry_run or fmt is not Format.TABLE:
+        render.show(SOURCES, found, fmt, what="values")
+        return
+    shown = [one for one in found if f"template {name}" in one.source]
+    if shown:
+        render.show(SOURCES, shown, fmt, what="values")
+    else:
+        talk(
+            f"template {name} sets no value of this configuration: others that win over it set them"
+        )
+    others = Counter(one.source for one in found if one not in shown)
+    words = ", ".join(f"{number} from {source}" for source, number in others.most_common())
+    talk(f"not shown (--dry-run shows all): {words}")

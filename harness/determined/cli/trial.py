@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from determined.cli import completion
+from determined.cli.arguments.abbreviated import checkpoint_uuid
 from determined.cli.arguments.confirmation import Yes, confirm
 from determined.cli.arguments.ids import TrialIds, each, has_range, numbers
 from determined.cli.arguments.options import (
@@ -159,7 +160,8 @@ def download(
         bool, typer.Option("--latest", help="the checkpoint with the most steps")
     ] = False,
     uuid: Annotated[
-        str | None, typer.Option("--uuid", help="the checkpoint with this UUID")
+        str | None,
+        typer.Option("--uuid", help="the checkpoint with this UUID, or this beginning of one"),
     ] = None,
     output_dir: OutputDir = None,
     sort_by: SortBy = None,
@@ -173,6 +175,8 @@ def download(
     if metric is not None and not best:
         raise typer.BadParameter("--sort-by needs --best")
     trial = state(ctx).client.get_trial(trial_id)
+    if uuid is not None:
+        uuid = checkpoint_uuid(state(ctx), uuid)
     checkpoint = trial.select_checkpoint(latest, best, uuid, metric, smaller)
     target = output_dir if output_dir is not None else Path("checkpoints") / checkpoint.uuid
     report([record(checkpoint, checkpoint.download(str(target)))], quiet)

@@ -125,10 +125,13 @@ def create(
 
     Without a terminal and without --password, the password is the first line of standard input.
     """
-    shared = state(ctx)
-    users = shared.users  # Logs in before the new password is asked for.
-    given = password if password is not None or remote else _new_password(username)
-    users.create_user(username, admin, given, remote)
+    from determined.experimental import _user
+
+    users = state(ctx).users
+    if password is None and not remote:
+        _user.require_may_create(state(ctx).session)
+        password = _new_password(username)
+    users.create_user(username, admin, password, remote)
     talk(f"created {username}" + (", an administrator" if admin else ""))
 
 
@@ -235,6 +238,7 @@ def change_password(
         talk(f"changed the password of {me.username}; your other sessions have ended")
         return
     other = _named(ctx, username)
+    other.edit()  # An empty change: whoever may change nothing of the user is not asked for a password.
     other.change_password(_new_password(username))
     talk(f"changed the password of {username}, whose sessions have ended")
 

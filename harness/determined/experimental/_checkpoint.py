@@ -215,6 +215,15 @@ class Checkpoint:
         return f"Checkpoint(uuid={self.uuid!r}, trial_id={self.trial_id})"
 
 
+def beginning_with(session: Session, beginning: str, most: int) -> list[str]:
+    """The UUIDs that begin so, of checkpoints that the user may see: the first ``most``, sorted.
+
+    Raises BadRequestException for less than four digits, or what cannot be the beginning of a UUID.
+    """
+    answer = session.get(CHECKPOINTS, params={"uuidBeginning": beginning, "limit": most})
+    return list(answer["uuids"])
+
+
 def delete(session: Session, uuids: Sequence[str]) -> int | None:
     """As :meth:`Checkpoint.delete`, of several in one deletion."""
     answer: dict[str, Any] = session.delete(CHECKPOINTS, json={"checkpointUuids": list(uuids)})

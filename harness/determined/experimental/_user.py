@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib.parse import quote
 
-from determined.common.api import authentication, pages
+from determined.common.api import authentication, errors, pages
 from determined.common.api.session import Session
 
 
@@ -139,6 +140,15 @@ class User:
 
     def __repr__(self) -> str:
         return f"User(user_id={self.user_id}, username={self.username!r})"
+
+
+def require_may_create(session: Session) -> None:
+    """Raises ForbiddenException for somebody who may not create users; creates none.
+
+    The service looks at the rights first, and then refuses a user without a name.
+    """
+    with contextlib.suppress(errors.BadRequestException):
+        session.post("/api/v1/users", json={"user": {}})
 
 
 class UserVerbs:

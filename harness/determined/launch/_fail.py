@@ -6,7 +6,7 @@ import sys
 from typing import NoReturn
 
 
-def fail(message: str) -> NoReturn:
-    """One line for the user, exit code 1."""
+def fail(message: str, code: int = 1) -> NoReturn:
+    """One line for the user, and the exit code."""
     print(f"error: {message}", file=sys.stderr)
-    raise SystemExit(1)
+    raise SystemExit(code)

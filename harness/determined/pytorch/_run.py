@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import inspect
 import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import determined as det
 from determined._trial import LegacyTrial
+from determined.common.wire.last_words import NO_TRIAL_CLASS_CODE
 from determined.launch._fail import fail
 from determined.pytorch import _units
 from determined.pytorch._trainer import Trainer, init
@@ -20,10 +23,14 @@ from determined.pytorch._trial import PyTorchTrial
 
 
 def load_class(spec: str) -> type[LegacyTrial]:
-    """The class of ``module:Class`` in the working directory. Ends the process with a reason."""
+    """The class of ``module:Class`` in the working directory. Ends the process with a reason.
+
+    The exit code tells the supervisor that another try would end the same way, but not where a module is
+    missing: another agent may have it.
+    """
     module, _, name = spec.partition(":")
     if not module or not name:
-        fail(f"--trial takes MODULE:CLASS, e.g. model_def:MyTrial; found {spec!r}")
+        _refuse(f"--trial takes MODULE:CLASS, e.g. model_def:MyTrial; found {spec!r}")
     here = str(Path.cwd())
     if sys.path[:1] not in ([""], [here]):
         sys.path.insert(0, here)
@@ -33,19 +40,31 @@ def load_class(spec: str) -> type[LegacyTrial]:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # an import within the user's code: its traceback says more
         fail(f"entrypoint {spec}: there is no module {error.name!r} in the model definition")
+    except SyntaxError as error:
+        if error.filename is None or not error.filename.startswith(f"{here}/"):
+            raise
+        traceback.print_exception(error)
+        raise SystemExit(NO_TRIAL_CLASS_CODE) from None
     for part in name.split("."):
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, dir(found), 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            fail(f"entrypoint {spec}: {module} has no class {part}{hint}")
+            _refuse(f"entrypoint {spec}: {module} has no class {part}{hint}")
         found = getattr(found, part)
     if not _is_trial_class(found):
-        fail(
+        _refuse(
             f"entrypoint {spec}: {name} is not a subclass of determined.pytorch.PyTorchTrial or "
             "determined.pytorch.deepspeed.DeepSpeedTrial"
         )
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        _refuse(f"entrypoint {spec}: {name} must define {missing}")
     trial_class: type[LegacyTrial] = found
     return trial_class
+
+
+def _refuse(message: str) -> NoReturn:
+    fail(message, NO_TRIAL_CLASS_CODE)
 
 
 def _is_trial_class(found: Any) -> bool:

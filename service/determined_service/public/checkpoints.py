@@ -15,7 +15,7 @@ from determined_registry.database.tables import checkpoints, metrics
 from determined_service.access.dependencies import CheckpointReader
 from determined_service.base.bounds import Count, Id
 from determined_service.base.db import Database
-from determined_service.base.ids import parse_uuid
+from determined_service.base.ids import parse_uuid, uuids_beginning
 from determined_service.base.json import JsonResponse
 from determined_service.views.checkpoints import (
     FIRST_OF_EQUALS,
@@ -43,6 +43,21 @@ from determined_service.web.state import Db, ViewerOf
 router = Router("Checkpoints", "/api/v1")
 
 c = checkpoints.c
+
+
+@router.get("/checkpoints")
+async def list_beginning(
+    user: CheckpointReader,
+    db: Db,
+    uuidBeginning: Annotated[str, Query(min_length=4, max_length=36)],
+    limit: Annotated[int, Query(ge=1, le=100)] = 10,
+) -> dict[str, list[str]]:
+    """Ours: the UUIDs that begin with `uuidBeginning`, the first `limit` of them, sorted: at least four
+    hexadecimal digits, with the hyphens of the UUID."""
+    lowest, highest = uuids_beginning(uuidBeginning, "uuidBeginning")
+    wanted = sa.select(c.uuid).where(c.uuid.between(lowest, highest)).order_by(c.uuid).limit(limit)
+    async with db.tx() as conn:
+        return {"uuids": [str(one) for one in await conn.scalars(wanted)]}
 
 
 @router.get("/checkpoints/{uuid}")

@@ -40,20 +40,32 @@ async def _database(request: Request) -> str | None:
     return None
 
 
+PREFECT_TIMEOUT_S = 5.0
+
+
 @functools.cache
 def _tls() -> ssl.SSLContext:
     # Making one takes 30 ms, and while a cluster starts readiness is asked ten times a second.
     return httpx.create_ssl_context(trust_env=False)
 
 
+def no_answer(error: Exception) -> str:
+    """Why :func:`prefect_get` failed, in a line that follows Prefect's name or address."""
+    if isinstance(error, httpx.TimeoutException):
+        return f"does not answer within {PREFECT_TIMEOUT_S:g} s"
+    return f"does not answer: {(str(error) or type(error).__name__).splitlines()[0]}"
+
+
 async def prefect_get(settings: Settings, path: str) -> httpx.Response:
-    """``GET`` of Prefect's API; raises httpx.HTTPError for anything but a 2xx within 5 s."""
+    """``GET`` of Prefect's API; raises httpx.HTTPError for anything but a 2xx in time."""
     assert settings.prefect_api_url is not None
     auth = None
     if settings.prefect_auth is not None:
         user, _, password = settings.prefect_auth.get_secret_value().partition(":")
         auth = httpx.BasicAuth(user, password)
-    async with httpx.AsyncClient(trust_env=False, verify=_tls(), timeout=5.0, auth=auth) as client:
+    async with httpx.AsyncClient(
+        trust_env=False, verify=_tls(), timeout=PREFECT_TIMEOUT_S, auth=auth
+    ) as client:
         found = await client.get(f"{settings.prefect_api_url.rstrip('/')}{path}")
         return found.raise_for_status()
 
@@ -65,7 +77,7 @@ async def _prefect(settings: Settings) -> str | None:
     try:
         await prefect_get(settings, "/health")
     except httpx.HTTPError as error:
-        return f"Prefect at {url} does not answer: {error or type(error).__name__}"
+        return f"Prefect at {url} {no_answer(error)}"
     return None
 
 

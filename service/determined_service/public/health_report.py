@@ -19,7 +19,7 @@ from determined_service.access.visible import seen_by
 from determined_service.base.db import seeing
 from determined_service.base.settings import Settings
 from determined_service.loops.runtime import LEADER_KEY
-from determined_service.public.health import prefect_get
+from determined_service.public.health import no_answer, prefect_get
 from determined_service.public.storage_check import CloudChecks, disk_of, try_folder
 from determined_service.state import presence
 from determined_service.state.nodes import NODES
@@ -228,7 +228,7 @@ async def _prefect(settings: Settings) -> dict[str, Any] | None:
         await prefect_get(settings, "/ready")
         found["version"] = (await prefect_get(settings, "/admin/version")).json()
     except (httpx.HTTPError, ValueError) as error:
-        found["problem"] = (str(error) or type(error).__name__).splitlines()[0]
+        found["problem"] = f"it {no_answer(error)}"
     return found
 
 

@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from determined.common.wire.legs import ExitKind
-from determined_tasks.exit_reason import SHELL_CODES, LegResult, failed_to_start, infrastructure
+from determined_tasks.exit_reason import (
+    SHELL_CODES,
+    LegResult,
+    as_it_said,
+    failed_to_start,
+    infrastructure,
+)
 
 _SETUP = re.compile(
     r"bind source path|invalid mount|mount config|not found in \$PATH|no such file or directory"
@@ -102,8 +108,9 @@ def describe(
     if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, 15):
         return LegResult(None, number, ExitKind.EXITED, None)
     shell = SHELL_CODES.get(code) if command[0] == "sh" else None
-    said = told if code != 0 and shell is None else None
-    return LegResult(code, None, ExitKind.EXITED, shell or said, printed=said is not None)
+    if shell is not None:
+        return LegResult(code, None, ExitKind.EXITED, shell)
+    return as_it_said(code, told, command)
 
 
 def _out_of_memory(limit: int | None) -> str:

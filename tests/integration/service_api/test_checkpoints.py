@@ -274,3 +274,40 @@ async def test_unknown_and_malformed_ids(user: httpx.AsyncClient) -> None:
         answer = await user.get(f"/api/v1/checkpoints/{name}")
         assert answer.status_code == 404
         assert name in answer.json()["error"]["error"]
+
+
+async def test_a_checkpoint_is_found_by_the_beginning_of_its_uuid(world: World) -> None:
+    leg = await world.leg()
+    names = [f"abcdef12-34{number:02}-4000-8000-000000000000" for number in range(12)]
+    for name in reversed(names):
+        await store(leg, 1, name)
+    other = await store(leg, 1, "abcdef13-3400-4000-8000-000000000000")
+
+    async def ask(beginning: str, **more: int) -> Any:
+        params = {"uuidBeginning": beginning, **more}
+        return await leg.client.get("/api/v1/checkpoints", params=params)
+
+    for beginning, found in {
+        "abcd": names[:10],
+        "ABCDEF13": [other],
+        "abcdef12-3411": names[11:],
+        names[3]: names[3:4],
+        "abce": [],
+    }.items():
+        assert (await ask(beginning)).json() == {"uuids": found}, beginning
+    assert (await ask("abcd", limit=100)).json()["uuids"] == [*names, other]
+    for wrong in (
+        "abc",
+        "ab-cd",
+        "abcdef-12",
+        "abcg",
+        "a-b-c-d",
+        "----",
+        "{abcd",
+        "0x12",
+        "abcdef1334",
+    ):
+        refused = await ask(wrong)
+        assert refused.status_code == 400, wrong
+        assert "uuidBeginning" in refused.text
+    assert (await ask("abcd", limit=101)).status_code == 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from fastapi import FastAPI
 
 from determined_registry.database import migrate
 from determined_service.base.settings import Settings
-from determined_service.public import storage_check
+from determined_service.public import health, storage_check
 from tests.integration.service_api.world import World
 from tests.waiting import TIMEOUT_S
 
@@ -118,7 +119,23 @@ async def test_a_prefect_that_is_away(
     )
     prefect = (await ask(user))["prefect"]
     assert prefect["version"] is None
-    assert prefect["problem"]
+    assert prefect["problem"].startswith("it does not answer: ")
+
+
+async def test_a_prefect_that_is_slow(
+    service_app: FastAPI,
+    settings: Settings,
+    user: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "PREFECT_TIMEOUT_S", 0.1)
+    # It takes connections, and answers none.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/api"
+        service_app.state.settings = settings.model_copy(update={"prefect_api_url": url})
+        assert (await ask(user))["prefect"]["problem"] == "it does not answer within 0.1 s"
+        answer = (await user.get("/ready")).json()
+    assert answer["problems"]["prefect"] == f"Prefect at {url} does not answer within 0.1 s"
 
 
 async def test_stuck_work(service_app: FastAPI, user: httpx.AsyncClient, world: World) -> None:

@@ -662,6 +662,18 @@ async def test_what_a_body_names_is_missing_too(
     assert str(beta.experiment_id) not in answer.json()["error"]["error"]
 
 
+async def test_a_beginning_stands_for_checkpoints_that_are_seen(two: tuple[Mine, Mine]) -> None:
+    alpha, beta = two
+
+    async def beginning(text: str) -> Any:
+        answer = await alpha.client.get("/api/v1/checkpoints", params={"uuidBeginning": text})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["uuids"]
+
+    assert await beginning(alpha.checkpoint[:12]) == [alpha.checkpoint]
+    assert await beginning(beta.checkpoint[:12]) == await beginning(beta.checkpoint) == []
+
+
 async def test_nobody_sees_a_tensorboard_of_what_it_does_not_see(
     service_app: FastAPI, world: World, two: tuple[Mine, Mine]
 ) -> None:

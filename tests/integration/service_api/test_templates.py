@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,15 @@ def test_the_commands(own: Determined, tmp_path: Path) -> None:
     shown = det("tpl", "apply", "--dry-run", "t", str(config), "--csv").stdout
     assert "max_restarts,4,template t" in shown
     assert "the configuration and template t" in shown
+    every = det("tpl", "apply", "--dry-run", "t", str(config))
+    assert "the cluster configuration" in every.stdout
+    shown = det("tpl", "apply", "t", str(config))
+    _, *rows = [line.split()[0] for line in shown.stdout.splitlines()]
+    kinds = [f"environment.environment_variables.{kind}" for kind in ("cpu", "cuda", "rocm")]
+    assert sorted(rows) == [*kinds, "max_restarts"]
+    others = len(every.stdout.splitlines()) - 1 - len(rows)
+    counts = re.findall(r"(\d+) from", shown.stderr)
+    assert (sum(map(int, counts)), "from default" in shown.stderr) == (others, True)
     file.write_text("max_restrats: 4\n")
     wrong = det("tpl", "set-value", "config", "t", str(file))
     assert wrong.exit_code == 1

@@ -65,8 +65,16 @@ def test_change_password_by_det(
         "changed the password of ann; your other sessions have ended\n",
     )
     assert det("whoami", typed="").stdout == "ann\n"
-    refused = det("change-password", "admin", typed="mine\n")
+    # Before a password is asked for: none is typed.
+    refused = det("change-password", "admin", typed="")
     assert (refused.exit_code, "may change user" in refused.stderr) == (1, True)
+    refused = det("create", "eve", typed="")
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        "error: only an administrator may create users\n",
+    )
+    by_admin = CliRunner().invoke(app, ["-u", "admin", "user", "create", "eve"], input="hers\n")
+    assert (by_admin.exit_code, by_admin.stderr) == (0, "created eve\n")
 
     Determined(service_url, "admin", "")
     by_admin = ["-u", "admin", "user", "change-password", "ann"]

@@ -356,12 +356,35 @@ def test_the_command_without_postgres(
 
 def test_a_service_that_hangs_is_not_waited_for(det: Det, service: FakeService) -> None:
     def hang(request: httpx.Request) -> Any:
-        raise httpx.ReadTimeout("timed out", request=request)
+        raise httpx.ReadTimeout("timed out", request=request) from TimeoutError()
 
     service.routes.insert(0, ("GET", r"/ready", hang))
     result = det("cluster", "doctor")
-    assert "it does not say whether it is ready: no answer" in result.stdout
+    words = " ".join(result.stdout.split())
+    assert "asked whether it is ready: no answer from the service at http" in words
+    assert "it may be busy or starting: try again in a moment" in words
     assert service.called("POST", "/api/v1/auth/login") == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (r"/api/v1/master", "asked for its version"),
+        (r"/api/v1/cluster/health-report", "asked for its report of the cluster"),
+    ],
+)
+def test_a_busy_service_is_said_to_be_busy(
+    det: Det, service: FakeService, health: dict[str, Any], path: str, asked: str
+) -> None:
+    def hang(request: httpx.Request) -> Any:
+        raise httpx.ReadTimeout("timed out", request=request) from TimeoutError()
+
+    service.routes.insert(0, ("GET", path, hang))
+    words = " ".join(det("cluster", "doctor").stdout.split())
+    assert f"{asked}: no answer from the service at http" in words
+    assert "timeout: it does not answer" in words
+    assert "it may be busy or starting: try again in a moment" in words
+    assert "det user login" not in words
 
 
 def test_not_logged_in_is_a_warning(
@@ -386,6 +409,12 @@ def test_prefects_own_word(tmp_path: Path) -> None:
     assert problem == "it says that it is not ready (HTTP 503)"
     ready = httpx.MockTransport(lambda request: httpx.Response(200))
     assert examine.prefect_problem(record, ready) is None
+
+    def hang(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("timed out", request=request) from TimeoutError()
+
+    problem = examine.prefect_problem(record, httpx.MockTransport(hang))
+    assert problem == "timeout: it does not answer"
 
 
 def test_programs_that_agents_lack_are_not_a_fault() -> None:

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "following": FRAME | {"output"},
     "submission": FRAME | {"output", "following"},
     "launched": FRAME | {"output", "arguments", "groups", "following"},
-    "entering": FRAME | {"launched"},
+    "entering": FRAME | {"launched", "arguments"},
     "doctor": FRAME | {"output"},
     "option_groups.py": set(),
     "printing.py": set(),

@@ -390,6 +390,7 @@ class FakeService:
             ("GET", r"/api/v1/commands/[^/]+", self._command),
             ("POST", r"/api/v1/commands/[^/]+/(?:kill|set_priority)", self._command),
             ("GET", r"/api/v1/trials/(\d+)/workloads", self._workloads),
+            ("GET", r"/api/v1/checkpoints", self._beginning),
             ("GET", r"/api/v1/checkpoints/([-\w]+)", self._checkpoint),
             ("PATCH", r"/api/v1/checkpoints/([-\w]+)/metadata", self._change_metadata),
             ("GET", r"/api/v1/models", lambda r: self._page(r, "models", [self.model])),
@@ -604,7 +605,10 @@ class FakeService:
         return {"user": self._user_json(name)}
 
     def _create_user(self, request: httpx.Request) -> Any:
-        return {"user": self._user_json(json.loads(request.content)["user"]["username"])}
+        username = json.loads(request.content)["user"].get("username")
+        if not username:
+            raise Refused(400, "username is missing: a user needs a name")
+        return {"user": self._user_json(username)}
 
     def _patch_user(self, request: httpx.Request, _: str) -> Any:
         changes = json.loads(request.content)
@@ -748,6 +752,12 @@ class FakeService:
             return found if isinstance(found, float) else None
 
         return value
+
+    def _beginning(self, request: httpx.Request) -> Any:
+        params = request.url.params
+        found = sorted(one["uuid"] for one in self.checkpoints)
+        found = [one for one in found if one.startswith(params["uuidBeginning"])]
+        return {"uuids": found[: int(params["limit"])]}
 
     def _checkpoint(self, request: httpx.Request, uuid: str) -> Any:
         for found in self.checkpoints:

@@ -110,7 +110,9 @@ def test_the_environments_password_is_not_tried_for_another_user(
 ) -> None:
     monkeypatch.setenv("DET_USER", "ann")
     monkeypatch.setenv("DET_PASS", "ann's")
-    with pytest.raises(errors.UnauthenticatedException, match="det user login"):
+    with pytest.raises(
+        errors.UnauthenticatedException, match="as determined: run `det user login determined`"
+    ):
         user_of(service, user="determined")
     assert service.called("POST", "/api/v1/auth/login") == 0
 
@@ -139,7 +141,7 @@ def test_the_local_cluster_logs_in_each_user_of_its_record(service: FakeService)
 
 
 def test_the_local_clusters_password_is_not_sent_elsewhere(service: FakeService) -> None:
-    with pytest.raises(errors.UnauthenticatedException, match="not logged in"):
+    with pytest.raises(errors.UnauthenticatedException, match="8080: run `det user login`, or"):
         user_of(service)
     assert service.called("POST", "/api/v1/auth/login") == 0
 

@@ -19,6 +19,7 @@ from determined.cli.state import State
 from determined.common.local_cluster import DATA_DIR_VARIABLE, LocalCluster
 
 if TYPE_CHECKING:
+    from determined.common.api import errors
     from determined.common.api.transport import AnyTransport
 
 _TIMEOUT_S = 5.0
@@ -38,11 +39,18 @@ def examine(shared: State) -> Facts:
     try:
         master = shared.master_info
     except errors.APIException as error:
-        return Facts(address.url, __version__, service_problem=error.message, local=local)
+        return Facts(
+            address.url,
+            __version__,
+            service_problem=f"asked for its version: {error.message}",
+            is_slow=_is_slow(error),
+            local=local,
+        )
     if not address.is_meant(master):
         return Facts(address.url, __version__, master=master, is_meant=False, local=local)
     not_ready = _not_ready(shared)
     report, problem, ahead, uncertainty = None, None, None, 0.0
+    is_slow = needs_login = False
     # A service that does not answer /ready would not answer the next request in time either.
     if "service" not in not_ready:
         try:
@@ -55,8 +63,11 @@ def examine(shared: State) -> Facts:
             # The service reads its clock just before it answers.
             then = before + datetime.timedelta(seconds=uncertainty)
             ahead = (datetime.datetime.fromisoformat(report["time"]) - then).total_seconds()
+        except errors.UnauthenticatedException as error:
+            problem, needs_login = error.message, True
         except errors.APIException as error:
-            problem = error.message
+            problem = f"asked for its report of the cluster: {error.message}"
+            is_slow = _is_slow(error)
     return Facts(
         url=address.url,
         client_version=__version__,
@@ -64,10 +75,19 @@ def examine(shared: State) -> Facts:
         not_ready=not_ready,
         report=report,
         report_problem=problem,
+        is_slow=is_slow,
+        needs_login=needs_login,
         service_ahead_s=ahead,
         uncertainty_s=uncertainty,
         local=local,
     )
+
+
+def _is_slow(error: errors.APIException) -> bool:
+    """Whether the service took the request and did not answer in time."""
+    from determined.common.api.transport import NoAnswerError
+
+    return isinstance(error.__cause__, NoAnswerError) and error.__cause__.was_sent
 
 
 def _not_ready(shared: State) -> dict[str, str]:
@@ -83,7 +103,7 @@ def _not_ready(shared: State) -> dict[str, str]:
         ) as session:
             answer = session.get("/ready", answers=(503,))
     except errors.APIException as error:
-        return {"service": f"it does not say whether it is ready: {error.message}"}
+        return {"service": f"asked whether it is ready: {error.message}"}
     if answer.get("status") == "starting":
         return {"service": "it is starting"}
     return dict(answer.get("problems") or {})
@@ -133,7 +153,8 @@ def local_components(record: LocalCluster) -> tuple[list[dict[str, Any]] | None,
 
 def prefect_problem(record: LocalCluster, transport: AnyTransport | None = None) -> str | None:
     """The reason for which Prefect's API at the record's address does not answer; None if it does."""
-    from determined.common.api import Session, errors
+    from determined.common.api import Session, errors, no_answer
+    from determined.common.api.transport import NoAnswerError
 
     login = base64.b64encode((record.prefect_auth or ":").encode()).decode()
     try:
@@ -144,6 +165,9 @@ def prefect_problem(record: LocalCluster, transport: AnyTransport | None = None)
             session.request("GET", "/ready", headers={"Authorization": f"Basic {login}"})
     except errors.APIException as error:
         if error.status_code is None:
-            return error.message
+            reason = error.__cause__
+            # The message speaks of the service.
+            known = isinstance(reason, NoAnswerError)
+            return no_answer.why(reason, record.prefect_api_url) if known else error.message
         return f"it says that it is not ready (HTTP {error.status_code})"
     return None

@@ -30,13 +30,17 @@ class Facts:
     master: dict[str, Any] | None = None
     """The service's description of itself; None if it does not answer (see ``service_problem``)."""
     service_problem: str | None = None
+    is_slow: bool = False
+    """Whether the service took a request and did not answer it in time."""
     is_meant: bool = True
     """False if another cluster answers at the address."""
     not_ready: dict[str, str] = field(default_factory=dict)
     """The reason for each part (``database``, ``prefect``, ``service``) that is not ready."""
     report: dict[str, Any] | None = None
     report_problem: str | None = None
-    """Why there is no report although the service is ready, for example because of a missing login."""
+    """Why there is no report although the service is ready."""
+    needs_login: bool = False
+    """Whether there is no report because of a missing login."""
     service_ahead_s: float | None = None
     """The service's clock minus this machine's."""
     uncertainty_s: float = 0.0

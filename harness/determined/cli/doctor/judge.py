@@ -19,6 +19,7 @@ CLOCK_S = 2.0
 """If two clocks differ by more than this, the times of logs and metrics look wrong."""
 OUTBOX_S = 60.0
 GONE_S = 86400.0
+BUSY = "it may be busy or starting: try again in a moment"
 UP = "det deploy local cluster-up"
 
 
@@ -140,8 +141,9 @@ def _prefect(facts: Facts) -> Iterator[Finding]:
 
 def _service(facts: Facts) -> Iterator[Finding]:
     if facts.master is None:
+        advice = f"{BUSY}; else {_how_to_reach(facts)}" if facts.is_slow else _how_to_reach(facts)
         yield _down(facts, "service") or Finding(
-            "service", "FAILED", str(facts.service_problem), _how_to_reach(facts)
+            "service", "FAILED", str(facts.service_problem), advice
         )
         return
     if not facts.is_meant:
@@ -150,13 +152,16 @@ def _service(facts: Facts) -> Iterator[Finding]:
         return
     found = f"version {facts.master.get('version')} answers at {facts.url}"
     if "service" in facts.not_ready:
-        advice = "wait a moment; if nothing changes, look at the service's log"
+        advice = f"{BUSY}; if nothing changes, look at the service's log"
         yield Finding("service", "WARNING", f"{found}, but {facts.not_ready['service']}", advice)
     elif facts.report is None and "database" in facts.not_ready:
         advice = "it waits for Postgres and then continues by itself"
         yield Finding("service", "WARNING", f"{found}, but it is not ready", advice)
     elif facts.report_problem is not None:
-        advice = "log in (`det user login`); without a login the service's own checks are left out"
+        advice = f"{BUSY}; if nothing changes, look at the service's log"
+        if facts.needs_login:
+            advice = "log in (`det user login`)"
+        advice += "; meanwhile the service's own checks are left out"
         yield Finding("service", "WARNING", f"{found}; {facts.report_problem}", advice)
     elif facts.report is not None and not facts.report["postgres"]["isLed"]:
         advice = "wait 10 s and try again; if nothing changes, restart the service"

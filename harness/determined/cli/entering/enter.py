@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from determined.cli.arguments.abbreviated import expanded
 from determined.cli.errors import CliError, talk
 from determined.cli.launched import terminal
-from determined.cli.launched.nouns import expanded
 from determined.common.wire import doors
 from determined.common.wire.doors import Hello
 

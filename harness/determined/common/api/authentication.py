@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -192,8 +193,13 @@ def _token(
         if found.kept:
             store.set_token(address.url, found.user, token, activate=found.active)
         return token
+    # Here $DET_USER alone has named the user.
+    name = user or os.environ.get("DET_USER")
+    who, command = (
+        (f" as {name}", f"det user login {shlex.quote(name)}") if name else ("", "det user login")
+    )
     raise errors.UnauthenticatedException(
-        f"not logged in to {address.url}: run `det user login`, or set DET_USER and DET_PASS,"
+        f"not logged in to {address.url}{who}: run `{command}`, or set DET_USER and DET_PASS,"
         " or DET_USER_TOKEN"
     )
 

@@ -139,6 +139,8 @@ GROUPS_OF_CURVES = 20
 # Checkpoints and trials.
 CHECKPOINT_FILES = 100_000
 """Files of one checkpoint."""
+UUID_BEGINNING_DIGITS = 4
+"""The least hexadecimal digits of a UUID that stand for all of it."""
 METADATA_BYTES = MIB
 """The metadata of a checkpoint or a trial, and a trial's hyperparameters, as JSON."""
 
