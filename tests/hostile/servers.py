@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from determined_service.__main__ import Server
 from determined_service.proxy.http_protocol import HttpProtocol
 from tests.waiting import until_async
 
@@ -19,9 +22,9 @@ async def serving(
     app: ASGIApp, monkeypatch: pytest.MonkeyPatch, protocol: type[HttpProtocol] = HttpProtocol
 ) -> AsyncIterator[int]:
     """The port of a server with the service's protocol."""
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, http=protocol, lifespan="off", log_config=None)
-    )
+    config = uvicorn.Config(app, port=0, lifespan="off", log_config=None)
+    server = Server(cast("FastAPI", app), config)
+    config.http = protocol
     with contextlib.ExitStack() as stack:
         # Signals are pytest's.
         monkeypatch.setattr(server, "capture_signals", lambda: stack)

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from determined_service.__main__ import ACCEPTED_PER_TURN
 from determined_service.base.trusted_proxies import TrustedProxies
 from determined_service.proxy import lobby, server
 from determined_service.proxy.http_protocol import HttpProtocol
@@ -115,6 +116,34 @@ async def test_a_request_is_served_despite_idle_connections(
     assert not _has_ended(held[-1][0])
     for _, writer in held:
         writer.close()
+
+
+async def test_many_new_connections_leave_turns_to_others(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains: answers to others wait 0.3 s, for turns of the event loop with thousands of connections."""
+    monkeypatch.setattr(lobby, "HEAD_S", 3600)
+    loop = asyncio.get_running_loop()
+    accepted = [0]
+    enter = Lobby.enter
+
+    def entered(of: Lobby, one: lobby.Connection, most: int) -> None:
+        accepted[-1] += 1
+        enter(of, one, most)
+
+    def next_turn() -> None:
+        accepted.append(0)
+        if sum(accepted) < len(held):
+            loop.call_soon(next_turn)
+
+    monkeypatch.setattr(Lobby, "enter", entered)
+    # The event loop has no turn meanwhile: the system's queue holds them all.
+    held = [socket.create_connection(("127.0.0.1", port), TIMEOUT_S) for _ in range(4 * MOST)]
+    next_turn()
+    await until_async("all have been accepted", lambda: sum(accepted) == len(held))
+    assert max(accepted) <= ACCEPTED_PER_TURN
+    for one in held:
+        one.close()
 
 
 @pytest.fixture

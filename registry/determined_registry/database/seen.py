@@ -186,6 +186,7 @@ CONDITIONS: Mapping[str, str] = {
     "trial_sources": _OF_TRIAL,
     "metrics": _OF_TRIAL,
     "metric_summaries": _OF_TRIAL,
+    "metric_sizes": _OF_TRIAL,
     "log_policy_matches": _OF_TRIAL,
     "mlflow_runs": _OF_TRIAL,
     "mlflow_model_metrics": _OF_TRIAL,

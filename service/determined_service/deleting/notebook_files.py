@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from determined.common.cluster_config import NotebookFiles
 from determined.common.wire.kinds import TaskKind
 from determined_registry.database.tables import allocations, tasks, users
+from determined_registry.database.tables import deletions as deletions_table
 from determined_service.base.db import Database
 from determined_service.base.errors import Conflict, NotFound
 from determined_service.base.settings import Settings
@@ -45,6 +46,13 @@ HAS_FILES = sa.and_(
     _t.kept_bytes.is_distinct_from(0),
     sa.func.coalesce(_t.data, sa.text("'{}'::jsonb"))[MARK].is_(None),
 )
+_run = tasks.alias("run")
+FILES_ARE_GOING = sa.exists().where(
+    sa.cast(deletions_table.c.id, sa.Text) == _t.data[MARK].astext,
+    _run.c.id == deletions_table.c.task_id,
+    _run.c.state == states.ACTIVE,
+)
+"""A deletion of the notebook's files has not ended."""
 _OUTDATED = sa.text(
     """
     SELECT id, owner_id FROM (

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from determined.common.cluster_config import Quotas
 from determined_registry.database.tables import allocations
 from determined_service.access.principal import RunRef, ended
 from determined_service.base.errors import ApiError, Conflict, NotFound
 from determined_service.ingest.copy_text import copy_rows
+from determined_service.ingest.metric_room import ROW_BYTES, MetricRoom
 from determined_service.ingest.reports import ReportBatch, Reported
 from determined_service.ingest.rollback import archive, recompute, validations_of
 from determined_service.ingest.streams import advance_streams, is_repeated, lock_streams
@@ -22,17 +25,21 @@ COLUMNS = "trial_id, run_id, group_name, steps_completed, end_time, metrics, bat
 
 
 class MetricsWriter:
-    """Remembers only facts that cannot change, so several processes may write the same trials."""
+    """Several processes may write the same trials: the facts that each remembers cannot change.
 
-    def __init__(self) -> None:
+    ``quotas``: those that are in force.
+    """
+
+    def __init__(self, quotas: Callable[[], Quotas]) -> None:
         self._trials = TrialFactsCache()
+        self._room = MetricRoom(quotas)
 
     async def write(
         self, conn: AsyncConnection, batches: Sequence[ReportBatch]
     ) -> Sequence[int | ApiError]:
         """Stores ``batches``; answers with the number of reports stored (0: a repetition) or the
         refusal of each: NotFound (no such trial), Conflict (its allocation has ended, or the script of an
-        unmanaged trial has started again).
+        unmanaged trial has started again), OverQuota.
 
         Locks are taken in the service's order: streams (only ingest has them), trials, search.
         """
@@ -40,6 +47,7 @@ class MetricsWriter:
         facts = await self._trials.get(conn, {batch.trial_id for batch in batches})
         runs = await _lock_trials(conn, facts, batches)
         dead = await _ended(conn, batches)
+        full = await self._room.refusals(conn, {one.owner_id for one in facts.values()})
         after = dict(last)
         answers: list[int | ApiError] = []
         new: list[ReportBatch] = []
@@ -52,6 +60,8 @@ class MetricsWriter:
                 answers.append(stale)
             elif is_repeated(batch.position, after):
                 answers.append(0)
+            elif (refusal := full.get(facts[batch.trial_id].owner_id)) is not None:
+                answers.append(refusal)
             else:
                 answers.append(len(batch.lines))
                 new.append(batch)
@@ -59,10 +69,15 @@ class MetricsWriter:
             return answers
         archived = await archive(conn, new)
         by_trial, reported = await _copy(conn, new)
-        await store_summaries(conn, by_trial)
+        sizes: Counter[tuple[int, int]] = Counter()
+        for batch in new:
+            size = sum(map(len, batch.lines)) + ROW_BYTES * len(batch.lines)
+            sizes[batch.trial_id, facts[batch.trial_id].owner_id] += size
+        await store_summaries(conn, by_trial, sizes)
         await recompute(conn, archived)
         await note_validations(conn, facts, reported, rolled_back=validations_of(archived))
         await advance_streams(conn, {key: seq for key, seq in after.items() if seq != last[key]})
+        self._room.add(sizes)
         return answers
 
 

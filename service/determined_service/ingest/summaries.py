@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import datetime
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,6 +176,10 @@ _UPSERT = sa.text(
         last_time = CASE WHEN {_IS_LAST} THEN excluded.last_time ELSE m.last_time END,
         last_steps = greatest(m.last_steps, excluded.last_steps)
     RETURNING trial_id, metric, xmax = 0 AS new
+    ), sized AS (
+    INSERT INTO metric_sizes AS s (trial_id, owner_id, bytes)
+    SELECT * FROM unnest(cast(:sized AS int[]), cast(:owners AS int[]), cast(:sizes AS bigint[]))
+    ON CONFLICT (trial_id) DO UPDATE SET bytes = s.bytes + excluded.bytes
     )
     SELECT trial_id, min(metric) AS name FROM stored WHERE new GROUP BY trial_id ORDER BY trial_id
     """
@@ -188,8 +192,11 @@ _COUNTS = sa.text(
 )
 
 
-async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries]) -> None:
-    """Add the summaries to the stored ones, in one statement; rows are locked in the order of their key.
+async def store_summaries(
+    conn: AsyncConnection, by_trial: dict[int, Summaries], sizes: Mapping[tuple[int, int], int]
+) -> None:
+    """Add the summaries to the stored ones, and to the sizes of trials the bytes ``sizes`` by trial and
+    owner, in one statement; rows are locked in the order of their key.
 
     Raises BadRequest when a new name would be one too many for its trial. The caller's transaction must fail
     then.
@@ -203,8 +210,9 @@ async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries])
         ),
         key=lambda row: row[:3],
     )
-    if not rows:
+    if not sizes:
         return
+    sized = sorted(sizes)
     stored = await conn.execute(
         _UPSERT,
         {
@@ -212,6 +220,9 @@ async def store_summaries(conn: AsyncConnection, by_trial: dict[int, Summaries])
             "group_name": [replace_nul(row[1]) for row in rows],
             "metric": [row[2] for row in rows],
             "by_time": sorted(PROFILER_GROUPS),
+            "sized": [trial_id for trial_id, _ in sized],
+            "owners": [owner_id for _, owner_id in sized],
+            "sizes": [sizes[one] for one in sized],
             **_columns(row[3] for row in rows),
         },
     )

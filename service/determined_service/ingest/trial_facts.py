@@ -27,6 +27,7 @@ class TrialFacts:
 
     id: int
     experiment_id: int
+    owner_id: int
     request_id: str
     metric: str
     smaller_is_better: bool
@@ -71,6 +72,7 @@ async def _load(conn: AsyncConnection, ids: set[int]) -> list[TrialFacts]:
         sa.select(
             trials.c.id,
             trials.c.experiment_id,
+            experiments.c.owner_id,
             trials.c.request_id,
             searcher["metric"].astext.label("metric"),
             searcher["smaller_is_better"].astext.label("smaller"),
@@ -85,6 +87,7 @@ async def _load(conn: AsyncConnection, ids: set[int]) -> list[TrialFacts]:
         TrialFacts(
             id=row.id,
             experiment_id=row.experiment_id,
+            owner_id=row.owner_id,
             request_id=row.request_id,
             metric=row.metric or "",
             smaller_is_better=row.smaller != "false",

@@ -82,6 +82,17 @@ _KINDS = {
         "trials in the database, ended ones too",
         "delete experiments that nobody needs any more (det experiment delete ID)",
     ),
+    "stored_tasks": _Kind(
+        "SELECT count(*) FROM tasks k WHERE k.owner_id = u.id AND k.job_id IS NOT NULL",
+        "commands, notebooks, shells and other tasks in the database, ended ones too",
+        "the service deletes the earliest that ended more than 30 days ago, notebooks once their files are "
+        "deleted (det notebook delete-files ID): wait for that",
+    ),
+    "metric_bytes": _Kind(
+        "SELECT coalesce(sum(s.bytes), 0) FROM metric_sizes s WHERE s.owner_id = u.id",
+        "bytes of metrics in the database",
+        "delete experiments that nobody needs any more (det experiment delete ID)",
+    ),
     "model_definition_bytes": _Kind(
         "SELECT coalesce(sum(m.size), 0) FROM model_definitions m WHERE m.owner_id = u.id",
         "bytes of model definitions and context directories in the database",

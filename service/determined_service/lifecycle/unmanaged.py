@@ -199,7 +199,7 @@ async def put_experiment(
     experiment_id: int = found.scalar_one()
     await conn.execute(sa.insert(searches).values(experiment_id=experiment_id))
     change.notify(topics.experiment(experiment_id))
-    await require_room(conn, quotas, owner_id, "experiments", "stored_experiments")
+    await require_room(conn, quotas, owner_id, "experiments", "stored_experiments", "metric_bytes")
     return experiment_id
 
 
@@ -245,7 +245,7 @@ async def put_trial(
     )
     trial_id = found.scalar_one()
     await _follow(change, experiment_id, trial_id, new=1)
-    counted = ("experiments", "trials", "stored_trials")
+    counted = ("experiments", "trials", "stored_trials", "metric_bytes")
     await require_room(conn, quotas, row.owner_id, *counted)
     return int(trial_id)
 

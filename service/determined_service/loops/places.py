@@ -10,9 +10,7 @@ import logging
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined_registry.database.tables import deletions as deletions_table
 from determined_registry.database.tables import (
     experiments,
     pipelines,
@@ -99,7 +97,8 @@ async def _erase_tasks(
     """Deletes ended tasks, notebooks after their files; True if none is left."""
     async with changing(db) as change:
         conn = change.conn
-        if await _waits_for_files(conn, within):
+        going = sa.select(k.id).where(within, notebook_files.FILES_ARE_GOING).limit(1)
+        if await conn.scalar(going) is not None:
             return False
         kept = await conn.scalar(sa.select(k.id).where(within, notebook_files.HAS_FILES).limit(1))
         if kept is not None:
@@ -113,19 +112,6 @@ async def _erase_tasks(
         if ids:
             await erasure.erase_tasks(change, ids)
         return await conn.scalar(sa.select(sa.func.count()).where(within)) == 0
-
-
-async def _waits_for_files(conn: AsyncConnection, within: sa.ColumnElement[bool]) -> bool:
-    d, run = deletions_table.c, tasks.alias("run")
-    mark = k.data[notebook_files.MARK].astext
-    found = await conn.execute(
-        sa.select(k.id)
-        .join(deletions_table, sa.cast(d.id, sa.Text) == mark)
-        .join(run, run.c.id == d.task_id)
-        .where(within, run.c.state == states.ACTIVE)
-        .limit(1)
-    )
-    return found.first() is not None
 
 
 async def _remove_workspace(db: Database, workspace: sa.Row[Any]) -> None:

@@ -21,6 +21,7 @@ from determined_service.base.db import Database
 from determined_service.base.hub import Hub, wait_at_most
 from determined_service.base.settings import Settings
 from determined_service.deleting import notebook_files
+from determined_service.loops import ended_tasks
 from determined_service.loops.due_pipelines import DuePipelines
 from determined_service.loops.due_retrainings import DueRetrainings
 from determined_service.loops.reconciler import GAP_S, PASS_S, Reconciler
@@ -100,6 +101,8 @@ async def _lead(
             tasks.create_task(WorkPools(db, gateway, settings).run(hub), name="work pools")
         rule = notebook_files.apply_rule_forever(db, settings)
         tasks.create_task(rule, name="kept files of notebooks")
+        trimming = ended_tasks.trim_forever(db, gateway, settings)
+        tasks.create_task(trimming, name="ended tasks")
         reconciler = Reconciler(
             db,
             gateway,

@@ -186,8 +186,9 @@ async def start(app: FastAPI, stack: contextlib.AsyncExitStack) -> None:
     stack.push_async_callback(app.state.readers.close)
     app.state.queue = Queue(app.state.db, app.state.snapshots)
     app.state.waiting_times = WaitingTimes(app.state.db)
-    app.state.metrics_queue = GroupCommit[ReportBatch](app.state.db, MetricsWriter().write)
     settings = app.state.settings
+    metrics = MetricsWriter(lambda: settings.cluster.quotas)
+    app.state.metrics_queue = GroupCommit[ReportBatch](app.state.db, metrics.write)
     app.state.logs_queue = LogsQueue(app.state.db, lambda: settings.cluster.quotas)
     app.state.proxy = ProxyProcess(
         app.state.settings,

@@ -263,5 +263,5 @@ async def begin_again(
     await beginning.store_again(change, revived, begun)
     change.notify(topics.experiment(experiment.id))
     await run_records.wake(change, run_records.EXPERIMENT, experiment.id)
-    counted = ("experiments", "trials", "stored_trials", "package_bytes")
+    counted = ("experiments", "trials", "stored_trials", "metric_bytes", "package_bytes")
     await require_room(change.conn, quotas, experiment.owner_id, *counted)

@@ -245,7 +245,7 @@ async def store(
     await places.hold(change.conn, place)
     await require_pool(change.conn, pool, "resources.resource_pool", place.workspace_id)
     definition = planned.definition
-    counted = ["tasks", "package_bytes"]
+    counted = ["tasks", "stored_tasks", "package_bytes"]
     if definition is not None and await store_definition(change.conn, definition, owner_id):
         counted.append("model_definition_bytes")
     task_id = str(uuid.uuid4())

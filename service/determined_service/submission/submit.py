@@ -247,7 +247,14 @@ async def store(
     # Again: it may have left the cluster configuration meanwhile.
     await require_pool(conn, plan.resource_pool, "resources.resource_pool", place.workspace_id)
     definition = plan.model_definition
-    counted = ["experiments", "trials", "stored_experiments", "stored_trials", "package_bytes"]
+    counted = [
+        "experiments",
+        "trials",
+        "stored_experiments",
+        "stored_trials",
+        "metric_bytes",
+        "package_bytes",
+    ]
     if definition is not None and await store_definition(conn, definition, owner_id):
         counted.append("model_definition_bytes")
     await _once(conn, submission, owner_id)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from determined.common.cluster_config import Quotas
 from determined.common.wire import limits
 from determined_registry.database.tables import metrics, search_events, trials
 from tests.integration.service_api.world import Leg, World, report
@@ -47,7 +48,7 @@ async def test_same_batch_at_two_service_processes_is_stored_once(
 
     async def other_process() -> Any:
         async with world.db.tx() as conn:
-            found = await MetricsWriter().write(conn, [read_batch(leg.trial_id, body)])
+            found = await MetricsWriter(Quotas).write(conn, [read_batch(leg.trial_id, body)])
             await asyncio.sleep(0.05)
             return found[0]
 

@@ -197,9 +197,9 @@ def pools(*names: str) -> str:
             "quotas:\n  experimets: 5\n  trials: 0\n  log_bytes: 20GB\n  sessions: 3e9\nlog_bytes: 1\n",
             [
                 "c.yaml:2: quotas.experimets: unknown field; did you mean 'experiments'? (allowed: "
-                "experiments, trials, tasks, stored_experiments, stored_trials, model_definition_bytes, "
-                "log_bytes, returned_file_bytes, notebook_file_bytes, package_bytes, access_tokens, "
-                "sessions, connections)",
+                "experiments, trials, tasks, stored_experiments, stored_trials, stored_tasks, "
+                "metric_bytes, model_definition_bytes, log_bytes, returned_file_bytes, "
+                "notebook_file_bytes, package_bytes, access_tokens, sessions, connections)",
                 "c.yaml:3: quotas.trials: must be at least 1, found 0",
                 "c.yaml:4: quotas.log_bytes: expected an integer, found '20GB'",
                 "c.yaml:5: quotas.sessions: must be at most 2147483647, found 3000000000.0",

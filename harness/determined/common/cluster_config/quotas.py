@@ -30,6 +30,13 @@ class Quotas(Section):
     stored_trials: Count = Field(
         2_000_000, description="trials in the database, ended ones too, when more are to begin"
     )
+    stored_tasks: Count = Field(
+        100_000,
+        description="commands, notebooks, shells and the like in the database, ended ones too",
+    )
+    metric_bytes: Bytes = Field(
+        20 * _GIB, description="reported metrics, when an experiment or trial is to begin"
+    )
     model_definition_bytes: Bytes = Field(
         20 * _GIB, description="model definitions and context directories, as they are stored"
     )

@@ -63,6 +63,7 @@ from determined_registry.database.tables.platform import (
     users,
 )
 from determined_registry.database.tables.report import (
+    metric_sizes,
     metric_summaries,
     metrics,
     report_streams,
@@ -114,6 +115,7 @@ __all__ = [
     "log_policy_matches",
     "log_sizes",
     "metadata",
+    "metric_sizes",
     "metric_summaries",
     "metrics",
     "mlflow_experiments",

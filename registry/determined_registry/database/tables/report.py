@@ -23,6 +23,15 @@ metrics = sa.Table(
     sa.Index("ix_metrics_trial", "trial_id", "group_name", "steps_completed"),
 )
 
+# How much a trial has reported, counted with its summaries: for quotas.
+metric_sizes = sa.Table(
+    "metric_sizes",
+    metadata,
+    sa.Column("trial_id", sa.ForeignKey("trials.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("owner_id", sa.ForeignKey("users.id"), nullable=False, index=True),
+    sa.Column("bytes", sa.BigInteger, nullable=False),
+)
+
 # Summary of one metric of a trial, so that its reports need not be read. A separate table, not a column of
 # trials: each report updates it, and must not wait for (or hold up) a state change.
 metric_summaries = sa.Table(

@@ -73,6 +73,13 @@ sa.Index(
     tasks.c.owner_id,
     postgresql_where=sa.text("state NOT IN ('COMPLETED', 'CANCELED', 'ERROR')"),
 )
+# What a user has launched, ended or not.
+sa.Index(
+    "ix_tasks_launched_of_owner",
+    tasks.c.owner_id,
+    tasks.c.end_time,
+    postgresql_where=tasks.c.job_id.is_not(None),
+)
 sa.Index(
     "ix_tasks_kept_of_owner",
     tasks.c.owner_id,
