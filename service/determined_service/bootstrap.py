@@ -22,7 +22,7 @@ async def bootstrap(db: Database, settings: Settings) -> uuid.UUID:
     """Create missing rows and return the cluster's id. Safe to run in several processes at once.
 
     A user without an entry in ``settings.bootstrap_passwords`` is made with a blank password, as
-    Determined does; RuntimeError where other machines reach the service.
+    Determined does; RuntimeError where other machines reach the service, also for one that is too short.
     """
     wanted = uuid.UUID(settings.cluster_id)
     async with db.tx() as conn:
@@ -31,12 +31,15 @@ async def bootstrap(db: Database, settings: Settings) -> uuid.UUID:
             if name in present:
                 continue
             secret = settings.bootstrap_passwords.get(name)
-            sent = passwords.as_sent(secret.get_secret_value() if secret else "")
+            first = secret.get_secret_value() if secret else ""
+            sent = passwords.as_sent(first)
             if passwords.is_blank(sent) and settings.is_reachable:
                 raise RuntimeError(
                     f"the service listens on {settings.host}, where other machines reach it, and user {name} "
                     f"would get a blank password: give bootstrap_passwords.{name} in the service's settings"
                 )
+            if settings.is_reachable and (why := passwords.too_short(first)):
+                raise RuntimeError(f"bootstrap_passwords.{name}: {why}")
             kept = await passwords.in_thread(passwords.store, sent)
             await conn.execute(
                 insert(users)

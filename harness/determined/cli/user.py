@@ -7,12 +7,13 @@ import os
 import sys
 from enum import StrEnum
 from json import dumps as json_text
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from determined.cli import completion
-from determined.cli.arguments.options import Csv, Json, chosen
+from determined.cli.arguments.options import Csv, Json, Yaml, chosen
 from determined.cli.errors import CliError, talk
 from determined.cli.groups import group
 from determined.cli.output import format as f
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from determined.experimental._user import User
 
 app = group("Users, login and logout.", default="list")
+defaults = group(
+    "Your defaults: values for what your configurations leave open.", default="describe"
+)
+app.add_typer(defaults, name="defaults")
 
 USERS = (
     Column("Username", "username"),
@@ -130,7 +135,7 @@ def create(
     users = state(ctx).users
     if password is None and not remote:
         _user.require_may_create(state(ctx).session)
-        password = _new_password(username)
+        password = _new_password(ctx, username)
     users.create_user(username, admin, password, remote)
     talk(f"created {username}" + (", an administrator" if admin else ""))
 
@@ -234,12 +239,12 @@ def change_password(
     me = state(ctx).users.whoami()
     if username is None or username == me.username:
         old = _password(me.username)
-        me.change_password(_new_password(me.username), old_password=old)
+        me.change_password(_new_password(ctx, me.username), old_password=old)
         talk(f"changed the password of {me.username}; your other sessions have ended")
         return
     other = _named(ctx, username)
     other.edit()  # An empty change: whoever may change nothing of the user is not asked for a password.
-    other.change_password(_new_password(username))
+    other.change_password(_new_password(ctx, username))
     talk(f"changed the password of {username}, whose sessions have ended")
 
 
@@ -252,13 +257,20 @@ def _named(ctx: typer.Context, username: str) -> User:
     return state(ctx).users.get_user_by_name(username)
 
 
-def _new_password(user: str) -> str:
+def _new_password(ctx: typer.Context, user: str) -> str:
+    """Asked for twice at a terminal, with the length that it needs; that is checked before it is repeated."""
+    from determined.common.api import authentication
+
     if not sys.stdin.isatty():
         line = sys.stdin.readline()
         if not line:
             raise CliError("no new password: give it on a line of standard input")
         return line.rstrip("\n")
-    new = getpass.getpass(f"New password for user {user!r}: ")
+    least = authentication.shortest_password(state(ctx).session)
+    needs = f", at least {least} characters" if least else ""
+    new = getpass.getpass(f"New password for user {user!r}{needs}: ")
+    if len(new) < least:
+        raise CliError(f"{authentication.short(new, least)}: nothing was changed")
     if getpass.getpass("The new password again: ") != new:
         raise CliError("the two new passwords differ: nothing was changed")
     return new
@@ -295,6 +307,43 @@ def whoami(ctx: typer.Context, json: Json = False) -> None:
         render.print_json(user.document)
     else:
         echo(user.username)
+
+
+@defaults.command("describe")
+def describe_defaults(ctx: typer.Context, json: Json = False, yaml: Yaml = False) -> None:
+    """Print your defaults as YAML; {} if there are none."""
+    if json and yaml:
+        raise CliError("--json and --yaml exclude each other: leave one of them out")
+    found = state(ctx).users.get_user_defaults()
+    (render.print_json if json else render.print_yaml)(found)
+
+
+@defaults.command("set")
+def set_defaults(
+    ctx: typer.Context,
+    config_file: Annotated[
+        Path, typer.Argument(help="YAML or JSON file with fields of configurations")
+    ],
+) -> None:
+    """Set your defaults in place of those before.
+
+    They hold for what you submit from now on, beneath its configuration and template, above what its
+    workspace and the cluster give.
+    """
+    from determined import expconf
+
+    # Checked here, too, where lines are known.
+    config = expconf.check_defaults(expconf.read_yaml(config_file))
+    for remark in state(ctx).users.set_user_defaults(config):
+        talk(f"warning: {remark}")
+    talk("set your defaults")
+
+
+@defaults.command("delete")
+def delete_defaults(ctx: typer.Context) -> None:
+    """Take your defaults away. What was submitted with them stays as it is."""
+    state(ctx).users.set_user_defaults({})
+    talk("deleted your defaults")
 
 
 @app.command("list|ls")

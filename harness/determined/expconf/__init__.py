@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from determined.expconf.completion import check as check
+    from determined.expconf.completion import check_defaults as check_defaults
     from determined.expconf.completion import check_template as check_template
     from determined.expconf.completion import complete as complete
     from determined.expconf.completion import complete_search as complete_search
@@ -50,6 +51,7 @@ _HOMES = {
     "Problem": "problems",
     "apply_overrides": "overrides",
     "check": "completion",
+    "check_defaults": "completion",
     "check_policy": "policies",
     "check_task": "tasks",
     "check_template": "completion",

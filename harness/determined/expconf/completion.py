@@ -9,7 +9,11 @@ from determined.expconf.document import Document
 from determined.expconf.logs import BUILT_IN
 from determined.expconf.names import experiment_name
 from determined.expconf.problems import ConfigError, Problem
+from determined.expconf.translate import Finding
 from determined.expconf.validation import as_document, examine, located
+
+PLACES = ("workspace", "project")
+"""The fields that say where an experiment or a task goes."""
 
 #: A placeholder for the cluster's default storage, for checks without a cluster.
 _SOME_STORAGE = {"checkpoint_storage": {"type": "directory", "container_path": "/"}}
@@ -91,6 +95,26 @@ def check_template(
     found = [*examine(of_experiments, complete=False)[1], *rules.masked(document.data)]
     if found:
         raise ConfigError(located(found, document))
+    return document.data
+
+
+def check_defaults(
+    config: Mapping[str, Any] | Document, source: str = "defaults"
+) -> dict[str, Any]:
+    """As :func:`check_template`, for the defaults of a user, which cannot name a place either."""
+    document = as_document(config, source)
+    problems: list[Problem] = []
+    try:
+        check_template(document)
+    except ConfigError as error:
+        problems += error.problems
+    message = "defaults cannot say where things go: name it in each configuration, or with -w"
+    placed = [
+        Finding("value", (name,), message) for name in PLACES if document.data.get(name) is not None
+    ]
+    problems += located(placed, document)
+    if problems:
+        raise ConfigError(problems)
     return document.data
 
 

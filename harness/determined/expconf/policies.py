@@ -13,14 +13,13 @@ from pydantic import Field, ValidationError
 from determined.common.wire import limits
 from determined.expconf import rules, translate
 from determined.expconf.base import WHOLE, Count, Section
+from determined.expconf.completion import PLACES
 from determined.expconf.document import Document
 from determined.expconf.fields import Format
 from determined.expconf.problems import ConfigError
 from determined.expconf.tasks import examine_any_task
 from determined.expconf.translate import Finding
 from determined.expconf.validation import as_document, examine, located
-
-_PLACES = ("workspace", "project")
 
 
 class LimitedResources(Section):
@@ -72,7 +71,7 @@ def check_policy(config: Mapping[str, Any] | Document, *, of_tasks: bool) -> dic
         inner += rules.masked(invariant)
         inner += [
             Finding("value", (name,), "a policy cannot say where things go: leave it out")
-            for name in _PLACES
+            for name in PLACES
             if invariant.get(name) is not None
         ]
         found += [replace(one, path=("invariant_config", *one.path)) for one in inner]

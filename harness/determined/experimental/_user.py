@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
 from determined.common.api import authentication, errors, pages
 from determined.common.api.session import Session
+
+_DEFAULTS = "/api/v1/users/defaults"
 
 
 class User:
@@ -98,9 +101,10 @@ class User:
         """Changes the password: one's own, or any user's for an administrator. The user's other sessions end.
 
         Without ``old_password`` one's own is changed only within ten minutes of the login. Raises
-        ForbiddenException.
+        ForbiddenException; BadRequestException for one that is too short for a service that other machines
+        reach.
         """
-        hashed = authentication.salt_and_hash(new_password)
+        hashed = authentication.check_new_password(self._session, new_password)
         body: Any = hashed
         if old_password is not None:
             old = authentication.salt_and_hash(old_password)
@@ -174,15 +178,29 @@ class UserVerbs:
         found = pages.read(self._session, "/api/v1/users", "users", {"active": active})
         return [User._from_json(data, self._session) for data in found]
 
+    def get_user_defaults(self) -> dict[str, Any]:
+        """The values that your configurations take where they and their template leave them open."""
+        return dict(self._session.get(_DEFAULTS)["config"])
+
+    def set_user_defaults(self, config: Mapping[str, Any]) -> list[str]:
+        """Replaces your defaults, fields of configurations; ``{}``: none. They hold for what you submit
+        later.
+
+        Returns sentences on fields without effect. Raises BadRequestException.
+        """
+        return list(self._session.put(_DEFAULTS, json={"config": dict(config)})["remarks"])
+
     def create_user(
         self, username: str, admin: bool, password: str | None = None, remote: bool = False
     ) -> User:
         """Creates a user; without ``password`` the password is blank. Raises ForbiddenException unless
-        the caller is an administrator."""
+        the caller is an administrator; BadRequestException for a password that is blank or too short for a
+        service that other machines reach."""
         given = {"username": username, "admin": admin, "active": True, "remote": remote}
         body: dict[str, Any] = {"user": given}
         if password is not None:
-            body |= {"password": authentication.salt_and_hash(password), "isHashed": True}
+            hashed = authentication.check_new_password(self._session, password)
+            body |= {"password": hashed, "isHashed": True}
         return User._from_json(
             self._session.post("/api/v1/users", json=body)["user"], self._session
         )

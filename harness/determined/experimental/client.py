@@ -113,6 +113,7 @@ __all__ = [
     "get_trial",
     "get_user_by_id",
     "get_user_by_name",
+    "get_user_defaults",
     "get_workspace",
     "iter_experiments",
     "iter_jobs",
@@ -139,6 +140,7 @@ __all__ = [
     "remove_checkpoint_files",
     "set_cluster_message",
     "set_template",
+    "set_user_defaults",
     "stream_trials_metrics",
     "stream_trials_training_metrics",
     "stream_trials_validation_metrics",
@@ -211,6 +213,8 @@ def _function(
 whoami = _function(Determined.whoami)
 get_session_username = _function(Determined.get_session_username)
 list_users = _function(Determined.list_users)
+get_user_defaults = _function(Determined.get_user_defaults)
+set_user_defaults = _function(Determined.set_user_defaults)
 create_user = _function(Determined.create_user)
 get_user_by_id = _function(Determined.get_user_by_id)
 get_user_by_name = _function(Determined.get_user_by_name)

@@ -236,6 +236,8 @@ CONDITIONS: Mapping[str, str] = {
     "pipeline_steps": _OF_PIPELINE,
     "pipeline_experiments": _OF_PIPELINE,
     "templates": _listed("x.workspace_id", "templates"),
+    # They may hold secrets.
+    "user_defaults": f"x.user_id = {_OWN}",
 }
 """By table that holds people's things, which rows ``x`` a view has."""
 

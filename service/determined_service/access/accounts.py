@@ -28,7 +28,8 @@ FRESH = datetime.timedelta(minutes=10)
 async def hash_password(password: str, is_hashed: bool, settings: Settings) -> str:
     """The stored form of a password. ``is_hashed``: the client has hashed the typed password.
 
-    Raises BadRequest for a blank one where other machines reach the service.
+    Raises BadRequest for a blank one where other machines reach the service, and for one that is too short
+    there. The length of one that the client has hashed is the client's to check.
     """
     sent = password if is_hashed else passwords.as_sent(password)
     if settings.is_reachable and passwords.is_blank(sent):
@@ -37,6 +38,8 @@ async def hash_password(password: str, is_hashed: bool, settings: Settings) -> s
             f"listens on {settings.host}: give the user a password (it may be blank only where the service "
             f"listens on 127.0.0.1)"
         )
+    if settings.is_reachable and not is_hashed and (why := passwords.too_short(password)):
+        raise BadRequest(why)
     return await passwords.in_thread(passwords.store, sent)
 
 

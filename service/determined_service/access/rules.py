@@ -7,6 +7,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | read | everything | every user who is logged in, except in the next rows |
 | read | access token | users who are logged in, their own; administrators, all |
 | read | cluster configuration | administrators |
+| read | defaults of a user | users who are logged in, their own; no training process |
 | create | experiment, model, task | every user who is logged in, as owner; a task's process, for its owner |
 | create | pipeline, template | the same |
 | submit | experiment | the same; a Prefect run that was started by hand, its own |
@@ -35,6 +36,7 @@ A subject (:class:`~determined_service.access.principal.Principal`) asks for an 
 | create | access token | every user who is logged in, for itself; administrators, for others |
 | change | access token | the user whose token it is, logged in; administrators |
 | change | setting | every user who is logged in, its own |
+| change | defaults of a user | users who are logged in, their own; no training process |
 | report | trial, task, allocation | the allocation, of its own trial; the owner and administrators |
 | enter | task | the owner, administrators, logged in; no training process |
 | visit | task | the owner, administrators; no training process (a port that its kind shares: read) |
@@ -159,6 +161,8 @@ RULES: dict[tuple[Action, Kind], Grant] = {
     (Action.CREATE, Kind.ACCESS_TOKEN): Grant.USER,
     (Action.CHANGE, Kind.ACCESS_TOKEN): Grant.OWNER_ALONE,
     (Action.CHANGE, Kind.SETTING): Grant.LOGGED_IN,
+    (Action.READ, Kind.DEFAULTS): Grant.USER,
+    (Action.CHANGE, Kind.DEFAULTS): Grant.USER,
     (Action.REPORT, Kind.TRIAL): Grant.SENDER,
     (Action.REPORT, Kind.TASK): Grant.SENDER,
     (Action.REPORT, Kind.ALLOCATION): Grant.SENDER,

@@ -50,6 +50,7 @@ class Kind(StrEnum):
     WORKSPACE = "workspace"
     PROJECT = "project"
     SETTING = "setting"
+    DEFAULTS = "defaults of a user"
 
 
 Id = int | str | UUID
@@ -94,7 +95,7 @@ class Target:
         return self.into if self.owner is None else self.owner.place
 
     def __str__(self) -> str:
-        if self.kind in (Kind.CLUSTER, Kind.CONFIGURATION, Kind.SERVICE_LOG):
+        if self.kind in (Kind.CLUSTER, Kind.CONFIGURATION, Kind.SERVICE_LOG, Kind.DEFAULTS):
             return f"the {self.kind}"
         return f"{self.kind}s" if self.id is None else f"{self.kind} {self.id}"
 

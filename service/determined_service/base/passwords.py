@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
+from determined.common.wire import limits
+
 # The constant in every published client.
 CLIENT_SALT = "GubPEmmotfiK9TMD6Zdw"
 _BLANK_HASHED = hashlib.sha512(CLIENT_SALT.encode()).hexdigest()
@@ -48,6 +50,17 @@ async def in_thread(function: Callable[..., T], *given: Any) -> T:
 def is_blank(sent: str) -> bool:
     """True if ``sent`` is the blank password: blank, or its hash, which some clients send."""
     return sent in ("", _BLANK_HASHED)
+
+
+def too_short(password: str) -> str:
+    """The sentence that refuses a typed password where other machines reach the service; blank: it is long
+    enough."""
+    if len(password) >= limits.PASSWORD_MIN_CHARS:
+        return ""
+    return (
+        f"password: {len(password)} characters found, at least {limits.PASSWORD_MIN_CHARS} are needed, "
+        "because other machines reach the service"
+    )
 
 
 def as_sent(password: str) -> str:

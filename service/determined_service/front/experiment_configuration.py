@@ -20,7 +20,7 @@ from determined_service.front.visits import Visitor
 
 router = PageRouter()
 
-OTHERWISE = "template, workspace, cluster or default"
+OTHERWISE = "template, defaults of the owner, workspace, cluster or default"
 """The source of what is not written: an experiment does not keep which of these it was."""
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 

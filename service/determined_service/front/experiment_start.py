@@ -46,7 +46,7 @@ searcher:
 """
 """What an experiment begins with that has neither an example nor a parent."""
 _PROBLEM = re.compile(
-    r"(?:<config>|(?P<source>template [^:]*))?(?::(?P<line>[0-9]+))?: (?P<rest>.*)"
+    r"(?:<config>|(?P<source>(?:template|the defaults of) [^:]*))?(?::(?P<line>[0-9]+))?: (?P<rest>.*)"
 )
 _PATH = re.compile(r"(?P<path>[A-Za-z_][\w.\[\]-]*): (?P<message>.*)")
 
@@ -125,7 +125,7 @@ def problems_of(message: str) -> list[Problem]:
     found = []
     for line in message.splitlines():
         match = _PROBLEM.fullmatch(line)
-        if match is None or not line.startswith(("<config>", "template ")):
+        if match is None or not line.startswith(("<config>", "template ", "the defaults of ")):
             found.append(Problem(line))
             continue
         rest, source = match["rest"], match["source"] or ""

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from determined_service.base.pages import FRONT_HOME
 from determined_service.front.actions import FormAction, offer
+from determined_service.front.experiment_configuration import as_yaml
 from determined_service.front.forms import Form, read_form
 from determined_service.front.rendering import LOOK, PageRouter, back, page
 from determined_service.front.visits import Visitor
@@ -40,14 +41,16 @@ offer(
 
 @router.get("/settings", include_in_schema=False)
 async def settings(request: Request, visit: Visitor) -> Response:
-    """Theme, display name, password."""
+    """Theme, display name, password, defaults of configurations."""
     me = (await visit.get("/me"))["user"]
+    defaults = (await visit.get("/users/defaults"))["config"]
     return page(
         "settings",
         request,
         visit,
         command="det user whoami",
         me=me,
+        defaults=as_yaml(defaults) if defaults else "",
         themes=THEMES,
         look=request.cookies.get(LOOK, ""),
     )

@@ -52,7 +52,8 @@ from determined_service.pipelines.machine import Await, Expand, Finish, Try
 from determined_service.pipelines.rows import Pipeline
 from determined_service.state import run_records, states
 from determined_service.state.change import Change, changing, reader
-from determined_service.submission import cached, launching, placing, submit
+from determined_service.submission import cached, launching, placing, submit, user_defaults
+from determined_service.submission.templates import Layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +243,13 @@ async def _submit_one(
     content = cached.content_of(config, code)
     if config.get("name") is None:
         config["name"] = _name(now, step, one)
-    submission = submit.Submission(config=orjson.dumps(config).decode())
+    layers = await _defaults(db, row.owner_id)
+    submission = submit.Submission(config=orjson.dumps(config).decode(), layers=layers)
     own = inherited(row.project_id)
     subject = promoting.subject(row)
-    within = await placing.of_experiment(db, subject, submission.config, None, None, otherwise=own)
+    within = await placing.of_experiment(
+        db, subject, submission.config, layers, None, otherwise=own
+    )
     prepared = await submit.prepare(submission, settings, within)
     async with changing(db) as change:
         conn = change.conn
@@ -286,7 +290,8 @@ async def _launch_one(
     row, step = now.row, now.plan.steps[place]
     config = {"description": _name(now, step, one), **configuration(step, now.results)}
     within = await command_place(db, promoting.subject(row), config, row.project_id)
-    launch = launch_of(config, now.steps[place].model_def_hash, within)
+    layers = await _defaults(db, row.owner_id)
+    launch = launch_of(config, now.steps[place].model_def_hash, within, layers)
     prepared = await launching.prepare(launch, settings)
     async with changing(db) as change:
         if not await _is_open(change, row.id, place, one):
@@ -315,10 +320,17 @@ async def command_place(
     return await placing.find(db, subject, named, Kind.TASK, whole=True)
 
 
-def launch_of(config: dict[str, Any], code: str | None, place: Place) -> launching.Launch:
+async def _defaults(db: Database, owner_id: int) -> Layers:
+    async with reader(db).connect() as conn:
+        return await user_defaults.find(conn, owner_id)
+
+
+def launch_of(
+    config: dict[str, Any], code: str | None, place: Place, layers: Layers
+) -> launching.Launch:
     """The launch of a command's step. ``code``: the hash of its files."""
     kind = launched_kinds()[TaskKind.COMMAND.name]
-    return launching.Launch(kind, config, model_def_hash=code, place=place)
+    return launching.Launch(kind, config, model_def_hash=code, place=place, layers=layers)
 
 
 async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:

@@ -28,8 +28,8 @@ from determined_service.pipelines import promoting, repeating, rows
 from determined_service.pipelines.steps import command_place, inherited, launch_of
 from determined_service.scheduling.capacity import check_slots
 from determined_service.scheduling.container_rights import require_rights
-from determined_service.state.change import Change
-from determined_service.submission import launching, placing, submit
+from determined_service.state.change import Change, reader
+from determined_service.submission import launching, placing, submit, user_defaults
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition
 
@@ -74,17 +74,19 @@ async def prepare(
         if step.code is not None and step.code not in definitions:
             # An empty directory is no definition.
             raise BadRequest(f"step {step.name}: code: no modelDefinitions.{step.code} was sent")
+    async with reader(db).connect() as conn:
+        layers = await user_defaults.find(conn, user.user_id)
     known: dict[str, tuple[submit.Submission, submit.PreparedExperiment]] = {}
     complete: dict[str, dict[str, Any]] = {}
     for name, (text, is_open) in examples.items():
         try:
             within = await placing.of_experiment(
-                db, user, text, None, None, otherwise=inherited(place.project_id)
+                db, user, text, layers, None, otherwise=inherited(place.project_id)
             )
             if is_open:
-                complete[name] = await submit.completed(text, settings, place=within)
+                complete[name] = await submit.completed(text, settings, layers, place=within)
             else:
-                submission = submit.Submission(config=text)
+                submission = submit.Submission(config=text, layers=layers)
                 known[name] = (submission, await submit.prepare(submission, settings, within))
         except BadRequest as error:
             if not is_open:
@@ -95,7 +97,7 @@ async def prepare(
         if step.kind == COMMAND and not any(True for _ in step.used()):
             try:
                 within = await command_place(db, user, step.config, place.project_id)
-                launch = launch_of(step.config, None, within)
+                launch = launch_of(step.config, None, within, layers)
                 commands[step.name] = (launch, await launching.prepare(launch, settings))
             except BadRequest as error:
                 raise BadRequest(f"step {step.name}: {error.message}") from error

@@ -27,7 +27,7 @@ from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
 from determined_service.base.bounds import Id, IdempotencyKey, Name
-from determined_service.base.db import Database, as_asker
+from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict, Forbidden
 from determined_service.base.json import JsonResponse
 from determined_service.base.settings import Settings
@@ -40,8 +40,15 @@ from determined_service.public import bodies_with_files
 from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling.capacity import no_agent
 from determined_service.state.change import Change, changing, reader
-from determined_service.submission import cached, continuation, layers, placing, submit, templates
-from determined_service.submission.templates import Template
+from determined_service.submission import (
+    cached,
+    continuation,
+    layers,
+    placing,
+    submit,
+    user_defaults,
+)
+from determined_service.submission.templates import Layers
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
 from determined_service.web.router import Router
@@ -112,7 +119,7 @@ class NewExperiment(WithFiles):
             )
         return self
 
-    def submission(self, template: Template | None) -> submit.Submission:
+    def submission(self, layers: Layers) -> submit.Submission:
         return submit.Submission(
             config=self.config,
             model_definition=self.model_definition,
@@ -120,7 +127,7 @@ class NewExperiment(WithFiles):
             activate=self.activate,
             parent_id=self.parent_id,
             project_id=self.project_id,
-            template=template,
+            layers=layers,
             flow_run_id=self.flow_run_id,
             idempotency_key=self.idempotency_key,
         )
@@ -155,12 +162,12 @@ async def create_experiment(
     if given.unmanaged:
         return await create_unmanaged(given, None, user, db, settings)
     viewer = viewer_of(user)
-    template = await _template(db, given)
-    submission = given.submission(template)
+    beneath = await _layers(db, given, user)
+    submission = given.submission(beneath)
     known = await _submitted(db, submission, user.user_id)
     if known is not None:
         return await _answer(db, known, viewer, (), run_token=_run_token(user, known, settings))
-    place = await placing.of_experiment(db, user, given.config, template, given.project_id)
+    place = await placing.of_experiment(db, user, given.config, beneath, given.project_id)
     prepared = await submit.prepare(submission, settings, place)
     if given.validate_only:
         async with reader(db).connect() as conn:
@@ -178,14 +185,14 @@ async def create_experiment(
         if given.explain:
             text = given.config
             answer["sources"] = await aside(
-                len(text), layers.explained, plan.config, text, settings, template, place
+                len(text), layers.explained, plan.config, text, settings, beneath, place
             )
         return JsonResponse(answer)
     asked = None
     if given.cached:
         asked = (await aside(len(given.config), load_yaml, given.config)).data
-        if template is not None:
-            asked = merge(asked, template.of_experiments.data, None)
+        if given.template:
+            asked = merge(asked, beneath[0].of_experiments.data, None)
     try:
         async with changing(db) as change:
             plan = await submit.plan(change.conn, submission, prepared, settings, user.user_id)
@@ -238,9 +245,9 @@ async def create_unmanaged(
     """Stores an unmanaged experiment, unless there is one of that external id. The answer has `plotUrl`, a
     page that opens without a login.
     """
-    template = await _template(db, given)
-    place = await placing.of_experiment(db, user, given.config, template, given.project_id)
-    config = await submit.completed(given.config, settings, template, unmanaged=True, place=place)
+    beneath = await _layers(db, given, user)
+    place = await placing.of_experiment(db, user, given.config, beneath, given.project_id)
+    config = await submit.completed(given.config, settings, beneath, unmanaged=True, place=place)
     async with changing(db) as change:
         experiment_id = await unmanaged.put_experiment(
             change,
@@ -297,11 +304,9 @@ async def continue_experiment(
     return await _answer(db, given.id, viewer_of(user), warnings, also=remarks)
 
 
-async def _template(db: Database, given: NewExperiment) -> Template | None:
-    if not given.template:
-        return None
-    async with reader(db).connect() as conn, as_asker(conn):
-        return await templates.find(conn, given.template)
+async def _layers(db: Database, given: NewExperiment, user: Principal) -> Layers:
+    async with reader(db).connect() as conn:
+        return await user_defaults.layers(conn, given.template, user.user_id)
 
 
 async def _submitted(db: Database, submission: submit.Submission, owner_id: int) -> int | None:

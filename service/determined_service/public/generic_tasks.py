@@ -31,7 +31,7 @@ from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling.capacity import no_agent
 from determined_service.state import states
 from determined_service.state.change import changing, reader
-from determined_service.submission import launching, placing
+from determined_service.submission import launching, placing, user_defaults
 from determined_service.submission.launching import Launch
 from determined_service.views.archives import base64_json, find_archive
 from determined_service.views.tasks import get_task
@@ -139,11 +139,13 @@ async def create_task(
     settings: SettingsOf,
 ) -> Response:
     """Checks everything, then puts the task into the queue. Ours: `remarks`, sentences."""
-    async with reader(db).connect() as conn, as_asker(conn):
-        launch = await _completed(conn, given, user)
+    async with reader(db).connect() as conn:
+        async with as_asker(conn):
+            launch = await _completed(conn, given, user)
+        layers = await user_defaults.find(conn, user.user_id)
     named = Named(project_id=given.project_id or None)
-    place = await placing.of_task(db, user, launch.config, None, named)
-    launch = replace(launch, place=place)
+    place = await placing.of_task(db, user, launch.config, layers, named)
+    launch = replace(launch, place=place, layers=layers)
     prepared = await launching.prepare(launch, settings)
     async with changing(db) as change:
         planned = await launching.plan(change.conn, launch, prepared, settings, user.user_id)

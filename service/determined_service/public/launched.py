@@ -22,7 +22,6 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.bounds import Id, IdempotencyKey, ManyIds, ManyNames, Name, Priority
-from determined_service.base.db import as_asker
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import idle, surroundings
 from determined_service.lifecycle import tasks as tasking
@@ -35,9 +34,9 @@ from determined_service.scheduling import programs
 from determined_service.scheduling.capacity import no_agent
 from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.state.change import changing, reader
-from determined_service.submission import launching, placing, templates
+from determined_service.submission import launching, placing, user_defaults
 from determined_service.submission.launching import Launch
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import Layers
 from determined_service.views.launched import (
     SORT_KEYS,
     WEIGHT,
@@ -83,14 +82,14 @@ class NewTask(WithFiles, LaunchFields):
         description="Another request of the same user with this key is answered with the same task.",
     )
 
-    def launch(self, kind: LaunchedKind[Any], template: Template | None, place: Place) -> Launch:
+    def launch(self, kind: LaunchedKind[Any], layers: Layers, place: Place) -> Launch:
         """The launch that the request describes."""
         return Launch(
             kind,
             self.config,
             self.files,
             self._packed,
-            template,
+            layers,
             place,
             asked=self,
             idempotency_key=self.idempotency_key,
@@ -223,13 +222,11 @@ def _add_routes(kind: LaunchedKind[Any]) -> None:
         given: NewTask = sent,
     ) -> Response:
         """Checks everything, then puts it into the queue. Ours: `remarks`, sentences."""
-        template = None
-        if given.template_name:
-            async with reader(db).connect() as conn, as_asker(conn):
-                template = await templates.find(conn, given.template_name)
+        async with reader(db).connect() as conn:
+            layers = await user_defaults.layers(conn, given.template_name, user.user_id)
         named = Named(workspace_id=given.workspace_id or None, project_id=given.project_id or None)
-        place = await placing.of_task(db, user, given.config, template, named)
-        launch = given.launch(kind, template, place)
+        place = await placing.of_task(db, user, given.config, layers, named)
+        launch = given.launch(kind, layers, place)
         prepared = await launching.prepare(launch, settings)
         async with changing(db) as change:
             known = await launching.find_launched(change.conn, launch, user.user_id)

@@ -45,7 +45,8 @@ call, and says so when the two differ."""
 @router.get("/api/v1/master")
 async def get_master(settings: SettingsOf, messages: BoardOf) -> dict[str, Any]:
     """Version and identity; needs no token, because clients ask before they log in. `clusterMessage`: what
-    administrators tell all users now."""
+    administrators tell all users now. `passwordMinChars`, ours: what clients, which send only hashes, ask of
+    a new password."""
     message = messages.find()
     return {
         **({} if message is None else {"clusterMessage": message_json(message)}),
@@ -61,6 +62,7 @@ async def get_master(settings: SettingsOf, messages: BoardOf) -> dict[str, Any]:
         "rbacEnabled": settings.cluster.has_roles,
         "product": "PRODUCT_COMMUNITY",
         "userManagementEnabled": True,
+        "passwordMinChars": limits.PASSWORD_MIN_CHARS if settings.is_reachable else 0,
         "featureSwitches": [],
         "strictJobQueueControl": False,
         "hasCustomLogo": False,

@@ -110,7 +110,7 @@ async def create_experiment(
             "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 1}},
         }
     )
-    place = await placing.of_experiment(db, user, "", None, None)
+    place = await placing.of_experiment(db, user, "", (), None)
     config = await submit.completed(text, settings, unmanaged=True, place=place)
     async with changing(db) as change:
         known = await mlflow_runs.find_native(change.conn, given.name)

@@ -29,7 +29,7 @@ from determined_service.recurring.triggers import MOST_VALUES, Finite
 from determined_service.retraining import live, people, runs
 from determined_service.retraining.plans import Plan
 from determined_service.state.change import changing, reader
-from determined_service.submission import placing, submit
+from determined_service.submission import placing, submit, user_defaults
 from determined_service.views.lists import answer_list, each
 from determined_service.views.models import find_model
 from determined_service.views.paging import Limit, Offset, OrderBy
@@ -98,14 +98,18 @@ async def put_retraining(
 ) -> Response:
     """Has the model trained again from now on, in the name of who asks; replaces what there was. The
     answer's `remarks` are sentences on what of its configuration is not heeded where it will run."""
-    submission = submit.Submission(
-        config=given.config, model_definition=given.modelDefinition, definition=given._packed
-    )
     async with reader(db).connect() as conn:
         model = await find_model(conn, model_name)
+        layers = await user_defaults.find(conn, user.user_id)
+    submission = submit.Submission(
+        config=given.config,
+        model_definition=given.modelDefinition,
+        definition=given._packed,
+        layers=layers,
+    )
     # The workspace of a model that is not in Uncategorized needs a project, by its name.
     within = Named() if model.workspace_id == FIRST else Named(workspace_id=model.workspace_id)
-    place = await placing.of_experiment(db, user, given.config, None, None, otherwise=within)
+    place = await placing.of_experiment(db, user, given.config, layers, None, otherwise=within)
     prepared = await submit.prepare(submission, settings, place)
     config = await aside(len(given.config), people.as_json, given.config)
     async with changing(db) as change:

@@ -27,7 +27,7 @@ from determined_service.ingest import log_policies
 from determined_service.lifecycle.places import FIRST_PLACE, Place
 from determined_service.scheduling.capacity import pool_of
 from determined_service.submission.size import check_size
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import Layers, merged_of_experiments
 
 REMEMBERED_TEXTS = 64
 REMEMBERED_CHARACTERS = 16_000
@@ -62,27 +62,25 @@ class _Completed:
         return Complete(config, self.remarks)
 
 
-_recent: Recent[tuple[str, Template | None, bytes, bool, Held], _Completed] = Recent(
-    REMEMBERED_TEXTS
-)
+_recent: Recent[tuple[str, Layers, bytes, bool, Held], _Completed] = Recent(REMEMBERED_TEXTS)
 
 
 def complete_config(
     text: str,
     settings: Settings,
-    template: Template | None = None,
+    layers: Layers = (),
     *,
     unmanaged: bool = False,
     place: Place = FIRST_PLACE,
 ) -> dict[str, Any]:
     """As :func:`complete_by_policies`, without the remarks."""
-    return complete_by_policies(text, settings, template, unmanaged=unmanaged, place=place).config
+    return complete_by_policies(text, settings, layers, unmanaged=unmanaged, place=place).config
 
 
 def complete_by_policies(
     text: str,
     settings: Settings,
-    template: Template | None = None,
+    layers: Layers = (),
     *,
     unmanaged: bool = False,
     place: Place = FIRST_PLACE,
@@ -100,13 +98,13 @@ def complete_by_policies(
     beneath: list[Any] = [settings.default_checkpoint_storage]
     if not place.is_first:
         beneath += [place.checkpoint_storage, place.compute_pool, place.aux_pool]
-    key = (text, template, orjson.dumps(beneath), unmanaged, held)
+    key = (text, layers, orjson.dumps(beneath), unmanaged, held)
     known = _recent.get(key) if len(text) <= REMEMBERED_CHARACTERS else None
     if known is not None and known.cluster == cluster:
         return known.renewed()
     try:
         document = expconf.load_yaml(text)
-        under = None if template is None else template.of_experiments
+        under = merged_of_experiments(layers)
         given = document.data if under is None else expconf.merge(document.data, under.data, None)
         above = policies.above(held)
         if above:

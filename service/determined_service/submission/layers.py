@@ -12,11 +12,11 @@ from determined_service.base.policy import EXPERIMENT
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.places import FIRST_PLACE, Place
 from determined_service.submission.completing import defaults_beneath
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import Layers
 
 
 def explained(
-    config: dict[str, Any], text: str, settings: Settings, template: Template | None, place: Place
+    config: dict[str, Any], text: str, settings: Settings, beneath: Layers, place: Place
 ) -> list[dict[str, Any]]:
     """``path``, ``value`` and ``source`` of each value of ``config``, which was completed from ``text``."""
     layers: list[tuple[str, Any]] = [
@@ -26,13 +26,13 @@ def explained(
     written = expconf.load_yaml(text)
     given = written.data
     layers.append((WRITTEN, legacy.shim(given)))
-    if template is not None:
-        under = template.of_experiments.data
-        layers.append((f"template {template.name}", legacy.shim(under)))
+    for layer in beneath:
+        under = layer.of_experiments.data
+        layers.append((layer.whose, legacy.shim(under)))
         given = expconf.merge(given, under, None)
     cluster = defaults_beneath(given, settings, FIRST_PLACE)
-    beneath = defaults_beneath(given, settings, place)
-    own = {name: value for name, value in beneath.items() if value != cluster.get(name)}
+    lowest = defaults_beneath(given, settings, place)
+    own = {name: value for name, value in lowest.items() if value != cluster.get(name)}
     if own:
         layers.append((f"workspace {place.workspace}", legacy.shim(own)))
     layers.append(("the cluster configuration", legacy.shim(cluster)))

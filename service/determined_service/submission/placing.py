@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from determined import expconf
+from determined.expconf.completion import PLACES
 from determined_service.access.principal import Principal
 from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
@@ -14,17 +15,14 @@ from determined_service.base.errors import BadRequest
 from determined_service.lifecycle import places
 from determined_service.lifecycle.places import Named, Place
 from determined_service.state.change import reader
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import Layers
 
 _NOTHING = Named()
-_FIELDS = ("workspace", "project")
 
 
-async def names_in(
-    config: Mapping[str, Any] | str, template: Template | None = None
-) -> tuple[str, str]:
-    """``workspace`` and ``project`` of a configuration, which may be wrong, over a template; blank: not
-    given.
+async def names_in(config: Mapping[str, Any] | str, beneath: Layers = ()) -> tuple[str, str]:
+    """``workspace`` and ``project`` of a configuration, which may be wrong, over the layers beneath; blank:
+    not given.
 
     Raises BadRequest for YAML that cannot be read.
     """
@@ -32,17 +30,18 @@ async def names_in(
     if not isinstance(config, str):
         layers.append(config)
     # Most name neither, and YAML takes long to read.
-    elif any(field in config for field in _FIELDS):
+    elif any(field in config for field in PLACES):
         try:
             data = (await aside(len(config), expconf.load_yaml, config)).data
         except expconf.ConfigError as error:
             raise BadRequest(str(error)) from error
         layers.append(data if isinstance(data, dict) else {})
-    if template is not None and any(field.encode() in template.content for field in _FIELDS):
-        layers.append(template.config)
+    for one in beneath:
+        if any(field.encode() in one.content for field in PLACES):
+            layers.append(one.config)
     found = [
         next((layer[field] for layer in layers if layer.get(field) is not None), "")
-        for field in _FIELDS
+        for field in PLACES
     ]
     if not all(isinstance(name, str) for name in found):
         # It is refused with its line when the configuration is checked.
@@ -71,7 +70,7 @@ async def of_task(
     db: Database,
     subject: Principal | None,
     config: Mapping[str, Any] | str,
-    template: Template | None,
+    layers: Layers,
     named: Named,
 ) -> Place:
     """The place of a launched task: what the request names, else the configuration.
@@ -79,7 +78,7 @@ async def of_task(
     Raises as :func:`find`.
     """
     if named == _NOTHING:
-        workspace, project = await names_in(config, template)
+        workspace, project = await names_in(config, layers)
         named = Named(workspace, project)
     return await find(db, subject, named, Kind.TASK, whole=True)
 
@@ -88,7 +87,7 @@ async def of_experiment(
     db: Database,
     subject: Principal | None,
     config: str,
-    template: Template | None,
+    layers: Layers,
     project_id: int | None,
     *,
     otherwise: Named = _NOTHING,
@@ -97,6 +96,6 @@ async def of_experiment(
     ``otherwise``. Raises as :func:`find`."""
     named = Named(project_id=project_id or None)
     if named == _NOTHING:
-        workspace, project = await names_in(config, template)
+        workspace, project = await names_in(config, layers)
         named = Named(workspace, project) if workspace or project else otherwise
     return await find(db, subject, named, Kind.EXPERIMENT)

@@ -40,7 +40,7 @@ from determined_service.submission.completing import (
 )
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition, content_size, pack
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import Layers
 
 # Made once: SQLAlchemy takes longer to build a statement than to run it.
 _INSERT = sa.insert(experiments).returning(
@@ -62,7 +62,7 @@ class Submission:
     activate: bool = True
     parent_id: int | None = None
     project_id: int | None = None
-    template: Template | None = None
+    layers: Layers = ()
     flow_run_id: uuid.UUID | None = None
     idempotency_key: str | None = None
     """Of a submission that may be sent again: one experiment for each key of an owner."""
@@ -104,7 +104,7 @@ async def prepare(
     files = () if submission.definition is not None else submission.model_definition
     small = len(text) + content_size(files) <= LONG_BYTES
     complete, begun, definition = await aside(
-        len(text), _prepare, text, settings, submission.template, files if small else (), place
+        len(text), _prepare, text, settings, submission.layers, files if small else (), place
     )
     await check_patterns(complete.config)
     if not small:
@@ -117,11 +117,11 @@ async def prepare(
 def _prepare(
     text: str,
     settings: Settings,
-    template: Template | None,
+    layers: Layers,
     files: Sequence[Mapping[str, Any]],
     place: Place,
 ) -> tuple[Complete, beginning.SearchBeginning, ModelDefinition | None]:
-    found = complete_by_policies(text, settings, template, place=place)
+    found = complete_by_policies(text, settings, layers, place=place)
     try:
         begun = beginning.begin(found.config)
     except SearcherError as error:
@@ -167,14 +167,14 @@ async def plan(
 async def completed(
     text: str,
     settings: Settings,
-    template: Template | None = None,
+    layers: Layers = (),
     *,
     unmanaged: bool = False,
     place: Place = FIRST_PLACE,
 ) -> dict[str, Any]:
     """As :func:`complete_config`, away from the event loop."""
     config = await aside(
-        len(text), complete_config, text, settings, template, unmanaged=unmanaged, place=place
+        len(text), complete_config, text, settings, layers, unmanaged=unmanaged, place=place
     )
     await check_patterns(config)
     return config

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined import expconf
 from determined.common.wire import limits
 from determined.expconf.completion import without_fields_of_tasks
+from determined.expconf.tasks import with_template
 from determined_registry.database.tables import templates
 from determined_service.base.aside import aside
 from determined_service.base.checks import check_text
@@ -22,10 +23,13 @@ from determined_service.base.errors import BadRequest, Conflict, NotFound, OverQ
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """``content``: its configuration in JSON."""
+class Layer:
+    """Values for what a configuration leaves open: a template's, or a user's defaults.
 
-    name: str
+    ``whose``: its name in messages. ``content``: the values in JSON.
+    """
+
+    whose: str
     content: bytes
 
     @property
@@ -35,11 +39,34 @@ class Template:
 
     @property
     def of_experiments(self) -> expconf.Document:
-        """The part that experiments take; its problems name the template."""
-        return expconf.Document(without_fields_of_tasks(self.config), f"template {self.name}")
+        """The part that experiments take; its problems name the layer."""
+        return expconf.Document(without_fields_of_tasks(self.config), self.whose)
 
 
-async def find(conn: AsyncConnection, name: str | None) -> Template | None:
+Layers = tuple[Layer, ...]
+"""The layers beneath a configuration, the upper one first: a template, then the submitter's defaults."""
+
+
+def merged_of_experiments(layers: Layers) -> expconf.Document | None:
+    """The part of all layers that experiments take; None: there are none."""
+    if not layers:
+        return None
+    first, *lower = (layer.of_experiments for layer in layers)
+    data = first.data
+    for one in lower:
+        data = expconf.merge(data, one.data, None)
+    return expconf.Document(data, " over ".join(layer.whose for layer in layers))
+
+
+def merged_of_tasks(layers: Layers) -> dict[str, Any]:
+    """The values of all layers, merged as those of tasks are."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = with_template(merged, layer.config)
+    return merged
+
+
+async def find(conn: AsyncConnection, name: str | None) -> Layer | None:
     """The template that a submission names, if any. Raises BadRequest if there is none of that name."""
     if not name:
         return None
@@ -48,7 +75,7 @@ async def find(conn: AsyncConnection, name: str | None) -> Template | None:
         raise BadRequest(
             f"template: there is no template {name!r} (det template list shows those that exist)"
         )
-    return Template(name, orjson.dumps(found))
+    return Layer(f"template {name}", orjson.dumps(found))
 
 
 async def check(config: Mapping[str, Any], name: str) -> None:

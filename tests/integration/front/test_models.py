@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import httpx
 import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
@@ -136,6 +137,14 @@ async def test_users_groups_and_tokens(admin: Pages, pages: Pages) -> None:
 @pytest.mark.parametrize("path", ["/admin", "/admin/groups", "/admin/roles", "/admin/tokens"])
 async def test_every_page_of_people_opens_for_everybody(pages: Pages, path: str) -> None:
     assert (await pages.open(path)).status == 200
+
+
+async def test_settings_show_the_defaults(pages: Pages, user: httpx.AsyncClient) -> None:
+    assert "There are none" in (await pages.open("/settings")).text
+    config = {"labels": ["<b>mine</b>"], "max_restarts": 1}
+    (await user.put("/api/v1/users/defaults", json={"config": config})).raise_for_status()
+    shown = (await pages.open("/settings")).one("section[aria-labelledby=h-defaults] pre")
+    assert shown.get_text() == "labels:\n- <b>mine</b>\nmax_restarts: 1\n"
 
 
 async def test_the_theme_stays(pages: Pages, service_app: FastAPI) -> None:

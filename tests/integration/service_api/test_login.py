@@ -351,3 +351,25 @@ async def test_blank_passwords_need_an_unreachable_service(
                 assert (answer.status_code, "has a blank password" in answer.text) == (403, True)
     service_app.state.settings = settings
     assert (await agent.post("/api/v1/users", json=new)).status_code == 200
+
+
+async def test_short_passwords_need_an_unreachable_service(
+    ada: Account, agent: httpx.AsyncClient, service_app: FastAPI
+) -> None:
+    settings = service_app.state.settings
+    path, master = f"/api/v1/users/{ada.user_id}", "/api/v1/master"
+    assert (await agent.get(master)).json()["passwordMinChars"] == 0
+    service_app.state.settings = settings.model_copy(update={"host": "0.0.0.0"})
+    assert (await agent.get(master)).json()["passwordMinChars"] == 8
+    for password, status in (("1234567", 400), ("12345678", 200)):
+        new = {"user": {"username": f"u{password}"}, "password": password}
+        for answer in (
+            await agent.post("/api/v1/users", json=new),
+            await agent.patch(path, json={"password": password}),
+            await agent.post(f"{path}/password", json={"password": password}),
+        ):
+            assert answer.status_code == status, answer.text
+            assert status == 200 or "7 characters found, at least 8 are needed" in answer.text
+            assert password not in answer.text or status == 200
+    service_app.state.settings = settings
+    assert (await agent.patch(path, json={"password": "x"})).status_code == 200

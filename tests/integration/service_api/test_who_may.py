@@ -418,6 +418,7 @@ def test_there_is_a_request_for_every_route_that_changes_something() -> None:
         ("POST", f"{API}/users/activity"),
         ("POST", f"{API}/users/setting"),
         ("POST", f"{API}/users/setting/reset"),
+        ("PUT", f"{API}/users/defaults"),
     } == FOR_EVERYBODY
 
 

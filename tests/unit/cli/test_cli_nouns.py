@@ -9,13 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
+import typer
 import yaml
 
 from determined import storage
 from determined.__version__ import __version__
 from determined.cli import printing
+from determined.cli.errors import CliError
+from determined.cli.state import State
+from determined.cli.user import _new_password
 from determined.common.api.authentication import salt_and_hash
 from determined.common.api.token_store import TokenStore
 from tests.unit.cli.conftest import Det
@@ -305,6 +310,43 @@ def test_a_user_is_created(det: Det, service: FakeService) -> None:
     assert (nothing.exit_code, service.bodies[-1]) == (1, {"user": {}})
     assert "no new password" in nothing.stderr
     assert det("user", "create", "bob", "--password", "b").stderr == "created bob\n"
+
+
+def test_a_short_password_is_refused_before_it_is_repeated(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.password_min_chars = 8
+    asked: list[str] = []
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    ctx = typer.Context(click.Command("create"), obj=State(transport=service.transport))
+    typed = {"New": "1234567", "The": "never"}
+
+    def getpass(prompt: str) -> str:
+        asked.append(prompt)
+        return typed[prompt.split()[0]]
+
+    monkeypatch.setattr("getpass.getpass", getpass)
+    with pytest.raises(CliError, match="7 characters, and a new one needs at least 8"):
+        _new_password(ctx, "eve")
+    assert asked == ["New password for user 'eve', at least 8 characters: "]
+    typed |= {"New": "12345678", "The": "12345678"}
+    assert _new_password(ctx, "eve") == "12345678"
+
+
+@pytest.mark.parametrize("password", ["1234567", ""])
+def test_a_short_password_is_not_sent(det: Det, service: FakeService, password: str) -> None:
+    service.password_min_chars = 8
+    asked = service.called("POST", "/api/v1/users")
+    refused = det("user", "create", "eve", "--password", password)
+    assert (refused.exit_code, service.called("POST", "/api/v1/users")) == (1, asked)
+    assert f"{len(password)} characters, and a new one needs at least 8" in refused.stderr
+    changed = det("user", "change-password", "ann", input=f"{password}\n")
+    assert changed.exit_code == 1
+    assert "needs at least 8" in changed.stderr
+    service.password_min_chars = 0
+    assert det("user", "create", "eve", "--password", "b").exit_code == 0
 
 
 def test_a_user_is_changed(det: Det, service: FakeService) -> None:

@@ -271,6 +271,7 @@ class FakeService:
         self.cluster_config: dict[str, Any] = {"config": {}, "refusal": ""}
         # What administrators tell all users.
         self.message: dict[str, Any] = {}
+        self.password_min_chars = 0
         # Of accounting: the lines of CSV, and the entries in JSON.
         self.usage_csv = ""
         self.usage: list[Any] = []
@@ -575,7 +576,12 @@ class FakeService:
     def _master(self, request: httpx.Request) -> Any:
         from determined.__version__ import __version__
 
-        found = {"version": __version__, "clusterId": self.cluster_id, "clusterName": "fake"}
+        found = {
+            "version": __version__,
+            "clusterId": self.cluster_id,
+            "clusterName": "fake",
+            "passwordMinChars": self.password_min_chars,
+        }
         return found | ({"clusterMessage": self.message} if self.message else {})
 
     def _login(self, request: httpx.Request) -> Any:

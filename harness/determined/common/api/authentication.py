@@ -56,6 +56,30 @@ def salt_and_hash(password: str) -> str:
     return hashlib.sha512((_SALT + password).encode()).hexdigest()
 
 
+def shortest_password(session: Session) -> int:
+    """The characters that a new password needs at least; 0: it may be blank."""
+    return int(session.get("/api/v1/master").get("passwordMinChars") or 0)
+
+
+def check_new_password(session: Session, password: str) -> str:
+    """``password`` in the form in which it is sent. Only its typer's machine knows its length.
+
+    Raises BadRequestException for one that is too short.
+    """
+    least = shortest_password(session)
+    if len(password) < least:
+        raise errors.BadRequestException(short(password, least))
+    return salt_and_hash(password)
+
+
+def short(password: str, least: int) -> str:
+    """The sentence that refuses a password that is too short."""
+    return (
+        f"the password has {len(password)} characters, and a new one needs at least {least}, because other "
+        "machines reach the service"
+    )
+
+
 def new_token(url: str, user: str, password: str, *, transport: AnyTransport | None = None) -> str:
     """Logs ``user`` in at ``url``; the token.
 

@@ -146,8 +146,13 @@ METADATA_BYTES = MIB
 
 # Users and groups of them.
 GROUP_NAME_CHARS = 250
+PASSWORD_MIN_CHARS = 8
+"""Of a new password, where other machines reach the service."""
 USER_SETTINGS = 1_000
 """Settings that programs keep for one user."""
+
+USER_DEFAULTS_BYTES = 64 * 1024
+"""Of the values that one user's configurations take, as JSON."""
 
 # Templates.
 TEMPLATE_NAME_CHARS = 250

@@ -167,6 +167,14 @@ role_assignments = sa.Table(
     ),
 )
 
+# Values for what a user's configurations leave open.
+user_defaults = sa.Table(
+    "user_defaults",
+    metadata,
+    sa.Column("user_id", sa.ForeignKey("users.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("config", JSONB, nullable=False),
+)
+
 # What programs keep for a user, such as the choices of a page.
 user_settings = sa.Table(
     "user_settings",
