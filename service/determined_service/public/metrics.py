@@ -4,7 +4,8 @@
 # ruff: noqa: N803
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import datetime
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -24,12 +25,19 @@ from determined_service.base.json import ndjson
 from determined_service.base.streams import Stream
 from determined_service.public import curve_filter
 from determined_service.views.checkpoints import checkpoint_workload, select_workloads
-from determined_service.views.curves import POINT_BYTES, thinned
+from determined_service.views.curves import POINT_BYTES, Curve, thinned
 from determined_service.views.lists import answer_list, weight
 from determined_service.views.metrics import WEIGHT as REPORT_WEIGHT
 from determined_service.views.metrics import report_json
 from determined_service.views.paging import Limit, Offset, OrderBy
-from determined_service.views.trials import WEIGHT, require_trial, select_trials, t, trials_json
+from determined_service.views.trials import (
+    WEIGHT,
+    require_trial,
+    select_brief_trials,
+    select_trials,
+    t,
+    trials_json,
+)
 from determined_service.views.values import moment
 from determined_service.web.router import Router
 from determined_service.web.state import Db
@@ -229,6 +237,7 @@ async def compare_trials(
     startBatches: BigId = 0,
     endBatches: BigId = 0,
     quick: bool = False,
+    columns: bool = False,
 ) -> Response:
     """Curves of some trials, thinned evenly to `maxDatapoints` points each (first and last kept; 0 and 1 mean
     10,000).
@@ -239,7 +248,10 @@ async def compare_trials(
     Ours: `extremesOf` names, as `group.name`, one of a group's requested metrics whose curve is thinned so
     that no spike is lost: of each stretch of steps, the reports with its least and its greatest value stay.
     Reports without this metric, and values of more than 64 bytes, are left out then. `quick=true` answers
-    at once instead, with the first report of each stretch.
+    at once instead, with the first report of each stretch. `columns=true` answers a quarter of the bytes:
+    in place of `data`, `batches` (a list of numbers), `seconds` (since the trial began) and `values` (a list
+    for each name; null where a report lacks it); and of the trial only `id` and `experimentId`. It needs
+    `extremesOf` for each group.
 
     `timeSeriesFilter.integerRange.…` (`lt`, `lte`, `gt`, `gte`, `incl`, `notIn`) and `.doubleRange.…` choose
     points by their batches; with `timeSeriesFilter.name=time`, `timeSeriesFilter.timeRange.…` by their times.
@@ -248,6 +260,10 @@ async def compare_trials(
     points = maxDatapoints if maxDatapoints > 1 else limits.POINTS_OF_CURVE
     of_groups = _names_of_groups(group or _group_of_type(metricType), metricNames, metricIds)
     extreme = _extreme(of_groups, extremesOf, points)
+    if columns and of_groups.keys() != extreme.keys():
+        raise BadRequest(
+            "columns: only thinned curves are columns: name a metric of each group in extremesOf"
+        )
     chosen = [~m.archived, *curve_filter.conditions(request.query_params.multi_items())]
     if startBatches:
         chosen.append(m.steps_completed >= startBatches)
@@ -256,7 +272,11 @@ async def compare_trials(
 
     async def curves(conn: AsyncConnection, rows: Sequence[sa.Row[Any]]) -> list[dict[str, Any]]:
         found = []
-        shown = await trials_json(conn, rows)
+        shown = (
+            [{"id": row.id, "experimentId": row.experiment_id} for row in rows]
+            if columns
+            else await trials_json(conn, rows)
+        )
         ids = [trial["id"] for trial in shown]
         kept = {
             name: await thinned(
@@ -270,29 +290,28 @@ async def compare_trials(
             )
             for name, metric in extreme.items()
         }
-        for trial in shown:
+        for place, trial in enumerate(shown):
             curves = []
             for name, names in of_groups.items():
                 wanted = [m.trial_id == trial["id"], m.group_name == name, *chosen]
-                points_of = kept.get(name, {})
-                reports: Sequence[sa.Row[Any]] = (
-                    points_of[trial["id"]]
-                    if trial["id"] in points_of
-                    else await _thinned(conn, wanted, points)
-                )
-                curves.append(_curve(name, names, reports))
+                curve = kept.get(name, {}).get(trial["id"])
+                if curve is None:
+                    curve = _of_reports(await _thinned(conn, wanted, points), names)
+                began = rows[place].start_time if columns else None
+                data = _columns(curve, began) if columns else {"data": _data(curve)}
+                curves.append({"group": name, "type": _type_of_group(name), **data})
             found.append({"trial": trial, "metrics": curves})
         return found
 
-    statement = select_trials().where(t.id.in_(trialIds)).order_by(t.id)
+    statement = select_brief_trials() if columns else select_trials()
     others = of_groups.keys() - extreme.keys()
-    heavy = WEIGHT + points * POINT_BYTES * len(extreme)
+    heavy = points * POINT_BYTES * len(extreme) + (sa.literal(0) if columns else WEIGHT)
     if others:
         heavy += _points_weight([m.group_name.in_(others), *chosen], points * len(others))
     return await answer_list(
         db,
         "trials",
-        statement,
+        statement.where(t.id.in_(trialIds)).order_by(t.id),
         t.id,
         heavy,
         curves,
@@ -343,20 +362,44 @@ def _extreme(of_groups: dict[str, set[str]], ids: list[str], points: int) -> dic
     return found
 
 
-def _curve(group: str, names: set[str], reports: Sequence[sa.Row[Any]]) -> dict[str, Any]:
-    """``v1DownsampledMetrics``."""
-    kind = "VALIDATION" if group == "validation" else "TRAINING"
-    data = [
+def _type_of_group(name: str) -> str:
+    return f"METRIC_TYPE_{'VALIDATION' if name == 'validation' else 'TRAINING'}"
+
+
+def _of_reports(reports: Sequence[sa.Row[Any]], names: Collection[str]) -> Curve:
+    """Without ``names``: every metric of the reports."""
+    shown = names or {name for report in reports for name in report.metrics}
+    return Curve(
+        [report.steps_completed for report in reports],
+        [report.end_time for report in reports],
+        {name: [report.metrics.get(name) for report in reports] for name in shown},
+    )
+
+
+def _data(curve: Curve) -> list[dict[str, Any]]:
+    """The points of ``v1DownsampledMetrics``."""
+    return [
         {
-            "batches": report.steps_completed,
-            "time": moment(report.end_time),
+            "batches": steps,
+            "time": moment(curve.times[place]),
             "values": {
-                name: value for name, value in report.metrics.items() if not names or name in names
+                name: values[place]
+                for name, values in curve.values.items()
+                if values[place] is not None
             },
         }
-        for report in reports
+        for place, steps in enumerate(curve.steps)
     ]
-    return {"group": group, "type": f"METRIC_TYPE_{kind}", "data": data}
+
+
+def _columns(curve: Curve, began: datetime.datetime | None) -> dict[str, Any]:
+    """``began``: of the trial; None: it has not begun."""
+    start = began or (curve.times[0] if curve.times else None)
+    return {
+        "batches": curve.steps,
+        "seconds": [round((time - start).total_seconds(), 3) for time in curve.times if start],
+        "values": curve.values,
+    }
 
 
 def _points_weight(chosen: list[sa.ColumnElement[bool]], points: int) -> sa.ColumnElement[int]:

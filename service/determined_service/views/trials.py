@@ -159,6 +159,13 @@ def select_trials() -> sa.Select[Any]:
     )
 
 
+def select_brief_trials() -> sa.Select[Any]:
+    """Their ids, their experiments' and when they began."""
+    return sa.select(t.id, t.experiment_id, STARTED.label("start_time")).join(
+        tasks, tasks.c.id == t.task_id
+    )
+
+
 def _workload(metric_values: Any, steps: int | None, time: Any) -> dict[str, Any] | None:
     if metric_values is None:
         return None

@@ -280,7 +280,18 @@ async def test_thinned_curves_keep_their_spikes(world: World, user: httpx.AsyncC
         await points(extremesOf="training.loss", metricIds=["training.loss", "training.epoch"])
     )[0]
     assert (377, {"loss": 50.0, "epoch": 37}) in both
+    given = {"metricIds": ["training.loss", "training.epoch"], "columns": True}
+    wide, narrow, _ = (await ask(extremesOf="training.loss", **given)).json()["trials"]
+    assert wide["trial"] == {"id": leg.trial_id, "experimentId": leg.experiment_id}
+    (curve,) = wide["metrics"]
+    points_of = (curve["batches"], curve["values"]["loss"], curve["values"]["epoch"])
+    assert list(zip(*points_of, strict=True)) == [
+        (step, values["loss"], values["epoch"]) for step, values in both
+    ]
+    assert len(curve["seconds"]) == len(both) and curve["seconds"] == sorted(curve["seconds"])
+    assert narrow["metrics"][0]["values"] == {"loss": [1.0, "NaN"], "epoch": [None, None]}
     for given, said in (
+        ({"columns": True}, "columns: name a metric of each group in extremesOf"),
         ({"extremesOf": "training.acc"}, "'training.acc' is not among the requested metrics"),
         ({"extremesOf": "training.loss", "maxDatapoints": 3}, "3 points cannot keep extremes"),
         (
