@@ -257,6 +257,53 @@ async def test_slow_clients_make_room_for_waiting_ones(monkeypatch: pytest.Monke
     await asyncio.gather(*tasks)
 
 
+async def test_readers_who_begin_again_have_less_time_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gains: others wait for half a minute for each piece of a large answer."""
+    monkeypatch.setattr(shares, "LEAST_S", 0.08)
+    monkeypatch.setattr(shares, "LEAST_BYTES_PER_S", float("inf"))
+    monkeypatch.setattr(shares, "LOOK_S", 0.01)
+    places = InFlight(limits.MIB, limits.MIB, patience_s=TIMEOUT_S)
+    given: list[tuple[str, float]] = []
+    time_for = InFlight._time_for
+
+    def watched(self: InFlight, asker: str, size: int) -> float:
+        given.append((asker, time_for(self, asker, size)))
+        return given[-1][1]
+
+    monkeypatch.setattr(InFlight, "_time_for", watched)
+
+    class Slow:
+        def __init__(self) -> None:
+            self.end = asyncio.Event()
+
+        def give_up(self) -> None:
+            self.end.set()
+
+    async def take() -> None:
+        ASKER.set("slow")
+        SENDING.set(slow := Slow())
+        async with places.hold(limits.MIB):
+            await slow.end.wait()
+
+    async def begin_again() -> None:
+        taking = asyncio.create_task(take())
+        await until_async("it has the place", lambda: places._held == limits.MIB)
+        await asyncio.create_task(_held(places, "other", limits.MIB))
+        await taking
+
+    for _ in range(3):
+        await begin_again()
+    assert given[::2] == [("slow", 0.08), ("slow", 0.04), ("slow", 0.02)]
+    # Nobody else's time, and that of the slow one only for a while.
+    assert given[1::2] == [("other", 0.08)] * 3
+    monkeypatch.setattr(shares, "REMEMBER_S", -1.0)
+    await begin_again()
+    await begin_again()
+    assert given[-4:] == [("slow", 0.01), ("other", 0.08), ("slow", 0.08), ("other", 0.08)]
+
+
 async def _held(places: InFlight, asker: str, size: int) -> None:
     ASKER.set(asker)
     async with places.hold(size):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from determined_service.base.refusals import TooManyRequests, Unavailable
@@ -106,19 +106,26 @@ UNCOUNTED_BYTES = 128 * 1024
 LEAST_S, LEAST_BYTES_PER_S = 10.0, 512 * 1024
 """While others wait, a piece is taken within the former and its bytes by the latter."""
 LOOK_S = 1.0
+REMEMBER_S = 300.0
+"""Each answer that was given up halves the time for its asker's next pieces, until so long after the last
+one: askers who begin again and again do not hold up others each time."""
 
 
 @dataclass(eq=False)
 class _Piece:
     """``due``: the time by which it must be taken while others wait."""
 
-    size: int
+    asker: str
     sending: Sending | None
-    due: float = field(init=False)
+    due: float
 
-    def __post_init__(self) -> None:
-        now = asyncio.get_running_loop().time()
-        self.due = now + LEAST_S + self.size / LEAST_BYTES_PER_S
+
+@dataclass
+class _Lost:
+    """Answers of one asker that were given up, until ``until``."""
+
+    count: int
+    until: float
 
 
 class InFlight:
@@ -134,6 +141,7 @@ class InFlight:
         self._of: dict[str, int] = {}
         self._freed = asyncio.Condition()
         self._pieces: set[_Piece] = set()
+        self._lost: dict[str, _Lost] = {}
         self._turn = asyncio.Lock()
 
     async def made(self, steps: Iterator[bytes]) -> AsyncIterator[bytes]:
@@ -176,7 +184,7 @@ class InFlight:
                     "or ask for less at once"
                 ) from None
             self._add(asker, size)
-        piece = _Piece(size, SENDING.get())
+        piece = _Piece(asker, SENDING.get(), _now() + self._time_for(asker, size))
         self._pieces.add(piece)
         try:
             yield
@@ -193,9 +201,23 @@ class InFlight:
         slow = min(
             (one for one in self._pieces if one.sending), key=lambda one: one.due, default=None
         )
-        if slow is not None and slow.sending and slow.due <= asyncio.get_running_loop().time():
+        if slow is not None and slow.sending and slow.due <= _now():
             slow.sending.give_up()
             slow.sending = None
+            self._note_lost(slow.asker)
+
+    def _time_for(self, asker: str, size: int) -> float:
+        """Seconds in which the asker takes a piece while others wait."""
+        lost = self._lost.get(asker)
+        count = lost.count if lost is not None and lost.until > _now() else 0
+        return (LEAST_S + size / LEAST_BYTES_PER_S) / 2**count
+
+    def _note_lost(self, asker: str) -> None:
+        now = _now()
+        self._lost = {name: one for name, one in self._lost.items() if one.until > now}
+        lost = self._lost.setdefault(asker, _Lost(0, now))
+        # After ten the time is less than that between two looks.
+        lost.count, lost.until = min(lost.count + 1, 10), now + REMEMBER_S
 
     def _fits(self, asker: str, size: int) -> bool:
         return self._held + size <= self._of_all and self._of.get(asker, 0) + size <= self._of_one
@@ -207,3 +229,7 @@ class InFlight:
             self._of[asker] = left
         else:
             self._of.pop(asker, None)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
