@@ -7,7 +7,7 @@ from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0056"
-down_revision = "0054"
+down_revision = "0055"
 branch_labels = None
 depends_on = None
 
