@@ -25,7 +25,7 @@ SWITCH_S = 0.001
 """Seconds after which a thread that computes gives way to the event loop; Python's own 5 ms add up."""
 
 
-class Server(uvicorn.Server):
+class GracefulServer(uvicorn.Server):
     """Ends long polls, followed logs and downloads when it stops, instead of waiting for them."""
 
     def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
@@ -91,7 +91,7 @@ def main() -> None:
         # Otherwise a client on this machine could claim any address, and guess passwords from each.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
     )
-    Server(app, config).run()
+    GracefulServer(app, config).run()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from determined.common.wire.legs import Exited, ExitKind
-from determined_tasks.entrypoint import Start
+from determined_tasks.entrypoint import StartMethod
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _counter(path: Path, name: str) -> int | None:
 
 def describe(
     status: int,
-    start: Start,
+    start: StartMethod,
     *,
     hook_pending: str | None,
     oom_before: OomKills,
@@ -164,7 +164,7 @@ SHELL_CODES = {
 }
 
 
-def _is_shell(start: Start) -> bool:
+def _is_shell(start: StartMethod) -> bool:
     return start.form == "program" and start.argv[0] in ("sh", "bash")
 
 

@@ -14,7 +14,7 @@ from determined.common.wire import limits
 from determined.expconf import rules, translate
 from determined.expconf.base import WHOLE, Count, Section
 from determined.expconf.document import Document
-from determined.expconf.fields import Format
+from determined.expconf.fields import FileFormat
 from determined.expconf.problems import ConfigError
 from determined.expconf.tasks import examine_any_task
 from determined.expconf.translate import Finding
@@ -49,7 +49,7 @@ class PolicyFile(Section):
     constraints: Constraints = Field(default_factory=Constraints, description="limits")
 
 
-_FORMAT = Format(PolicyFile, ("constraints",), "docs/operate/policies.md")
+_FORMAT = FileFormat(PolicyFile, ("constraints",), "docs/operate/policies.md")
 
 
 def check_policy(config: Mapping[str, Any] | Document, *, of_tasks: bool) -> dict[str, Any]:

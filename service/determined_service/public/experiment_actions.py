@@ -41,7 +41,7 @@ from determined_service.public.bodies_with_files import WithFiles
 from determined_service.scheduling.capacity import no_agent
 from determined_service.state.change import Change, changing, reader
 from determined_service.submission import cached, continuation, layers, placing, submit, templates
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import StoredTemplate
 from determined_service.views.experiments import get_experiment, planned_experiment
 from determined_service.views.secrets import Viewer
 from determined_service.web.router import Router
@@ -112,8 +112,8 @@ class NewExperiment(WithFiles):
             )
         return self
 
-    def submission(self, template: Template | None) -> submit.Submission:
-        return submit.Submission(
+    def submission(self, template: StoredTemplate | None) -> submit.SubmissionRequest:
+        return submit.SubmissionRequest(
             config=self.config,
             model_definition=self.model_definition,
             definition=self._packed,
@@ -297,14 +297,16 @@ async def continue_experiment(
     return await _answer(db, given.id, viewer_of(user), warnings, also=remarks)
 
 
-async def _template(db: Database, given: NewExperiment) -> Template | None:
+async def _template(db: Database, given: NewExperiment) -> StoredTemplate | None:
     if not given.template:
         return None
     async with reader(db).connect() as conn, as_asker(conn):
         return await templates.find(conn, given.template)
 
 
-async def _submitted(db: Database, submission: submit.Submission, owner_id: int) -> int | None:
+async def _submitted(
+    db: Database, submission: submit.SubmissionRequest, owner_id: int
+) -> int | None:
     if submission.flow_run_id is None and submission.idempotency_key is None:
         return None
     async with reader(db).connect() as conn:

@@ -37,7 +37,7 @@ from determined_service.scheduling.job_changes import set_task_priority
 from determined_service.state.change import changing, reader
 from determined_service.submission import launching, placing, templates
 from determined_service.submission.launching import Launch
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import StoredTemplate
 from determined_service.views.launched import (
     SORT_KEYS,
     WEIGHT,
@@ -83,7 +83,9 @@ class NewTask(WithFiles, LaunchFields):
         description="Another request of the same user with this key is answered with the same task.",
     )
 
-    def launch(self, kind: LaunchedKind[Any], template: Template | None, place: Place) -> Launch:
+    def launch(
+        self, kind: LaunchedKind[Any], template: StoredTemplate | None, place: Place
+    ) -> Launch:
         """The launch that the request describes."""
         return Launch(
             kind,

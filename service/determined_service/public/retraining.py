@@ -98,7 +98,7 @@ async def put_retraining(
 ) -> Response:
     """Has the model trained again from now on, in the name of who asks; replaces what there was. The
     answer's `remarks` are sentences on what of its configuration is not heeded where it will run."""
-    submission = submit.Submission(
+    submission = submit.SubmissionRequest(
         config=given.config, model_definition=given.modelDefinition, definition=given._packed
     )
     async with reader(db).connect() as conn:
@@ -203,7 +203,7 @@ async def approve_run(model_name: str, given: RunApproval, user: Changer, db: Db
     """Approves the run that waits, which moves the alias, or rejects it."""
     async with changing(db) as change:
         model = await find_model(change.conn, model_name)
-        said = of_pipelines.Answer(user.user_id, user.username, given.approve)
+        said = of_pipelines.ApprovalAnswer(user.user_id, user.username, given.approve)
         run_id = await people.answer(change, model.id, said)
     return JsonResponse({"runId": run_id})
 

@@ -27,7 +27,7 @@ from determined_service.ingest import log_policies
 from determined_service.lifecycle.places import FIRST_PLACE, Place
 from determined_service.scheduling.capacity import pool_of
 from determined_service.submission.size import check_size
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import StoredTemplate
 
 REMEMBERED_TEXTS = 64
 REMEMBERED_CHARACTERS = 16_000
@@ -62,7 +62,7 @@ class _Completed:
         return Complete(config, self.remarks)
 
 
-_recent: Recent[tuple[str, Template | None, bytes, bool, Held], _Completed] = Recent(
+_recent: Recent[tuple[str, StoredTemplate | None, bytes, bool, Held], _Completed] = Recent(
     REMEMBERED_TEXTS
 )
 
@@ -70,7 +70,7 @@ _recent: Recent[tuple[str, Template | None, bytes, bool, Held], _Completed] = Re
 def complete_config(
     text: str,
     settings: Settings,
-    template: Template | None = None,
+    template: StoredTemplate | None = None,
     *,
     unmanaged: bool = False,
     place: Place = FIRST_PLACE,
@@ -82,7 +82,7 @@ def complete_config(
 def complete_by_policies(
     text: str,
     settings: Settings,
-    template: Template | None = None,
+    template: StoredTemplate | None = None,
     *,
     unmanaged: bool = False,
     place: Place = FIRST_PLACE,

@@ -42,7 +42,7 @@ from determined_service.state import prefect_states
 from determined_service.state.change import Change
 from determined_service.submission.definition_store import store_definition
 from determined_service.submission.model_definition import ModelDefinition, content_size, pack
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import StoredTemplate
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Launch:
     config: Mapping[str, Any] | str
     files: Sequence[Mapping[str, Any]] = ()
     definition: ModelDefinition | None = None
-    template: Template | None = None
+    template: StoredTemplate | None = None
     place: Place = FIRST_WORKSPACE
     asked: LaunchFields = field(default_factory=LaunchFields)
     written: Mapping[str, Any] | None = None

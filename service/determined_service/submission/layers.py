@@ -12,11 +12,15 @@ from determined_service.base.policy import EXPERIMENT
 from determined_service.base.settings import Settings
 from determined_service.lifecycle.places import FIRST_PLACE, Place
 from determined_service.submission.completing import defaults_beneath
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import StoredTemplate
 
 
 def explained(
-    config: dict[str, Any], text: str, settings: Settings, template: Template | None, place: Place
+    config: dict[str, Any],
+    text: str,
+    settings: Settings,
+    template: StoredTemplate | None,
+    place: Place,
 ) -> list[dict[str, Any]]:
     """``path``, ``value`` and ``source`` of each value of ``config``, which was completed from ``text``."""
     layers: list[tuple[str, Any]] = [

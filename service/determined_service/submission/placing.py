@@ -14,14 +14,14 @@ from determined_service.base.errors import BadRequest
 from determined_service.lifecycle import places
 from determined_service.lifecycle.places import Named, Place
 from determined_service.state.change import reader
-from determined_service.submission.templates import Template
+from determined_service.submission.templates import StoredTemplate
 
 _NOTHING = Named()
 _FIELDS = ("workspace", "project")
 
 
 async def names_in(
-    config: Mapping[str, Any] | str, template: Template | None = None
+    config: Mapping[str, Any] | str, template: StoredTemplate | None = None
 ) -> tuple[str, str]:
     """``workspace`` and ``project`` of a configuration, which may be wrong, over a template; blank: not
     given.
@@ -71,7 +71,7 @@ async def of_task(
     db: Database,
     subject: Principal | None,
     config: Mapping[str, Any] | str,
-    template: Template | None,
+    template: StoredTemplate | None,
     named: Named,
 ) -> Place:
     """The place of a launched task: what the request names, else the configuration.
@@ -88,7 +88,7 @@ async def of_experiment(
     db: Database,
     subject: Principal | None,
     config: str,
-    template: Template | None,
+    template: StoredTemplate | None,
     project_id: int | None,
     *,
     otherwise: Named = _NOTHING,

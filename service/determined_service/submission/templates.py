@@ -22,7 +22,7 @@ from determined_service.base.errors import BadRequest, Conflict, NotFound, OverQ
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class StoredTemplate:
     """``content``: its configuration in JSON."""
 
     name: str
@@ -39,7 +39,7 @@ class Template:
         return expconf.Document(without_fields_of_tasks(self.config), f"template {self.name}")
 
 
-async def find(conn: AsyncConnection, name: str | None) -> Template | None:
+async def find(conn: AsyncConnection, name: str | None) -> StoredTemplate | None:
     """The template that a submission names, if any. Raises BadRequest if there is none of that name."""
     if not name:
         return None
@@ -48,7 +48,7 @@ async def find(conn: AsyncConnection, name: str | None) -> Template | None:
         raise BadRequest(
             f"template: there is no template {name!r} (det template list shows those that exist)"
         )
-    return Template(name, orjson.dumps(found))
+    return StoredTemplate(name, orjson.dumps(found))
 
 
 async def check(config: Mapping[str, Any], name: str) -> None:
