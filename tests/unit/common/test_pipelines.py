@@ -103,6 +103,7 @@ WRONG = [
         "evaluate.funktion: unknown field; did you mean 'function'?",
     ),
     (HEAD + EVALUATE.replace("e:e", "e") + "}}", "evaluate.function: expected module:function"),
+    (HEAD + EVALUATE.replace("e:e", f"e:{'e' * 499}") + "}}", "of at most 500 characters"),
     (HEAD + EVALUATE + "rule: {metric: a}}}", "evaluate.against: expected the model that the rule"),
     (HEAD + EVALUATE + "against: {model: m}}}", "evaluate.rule: expected a rule (rule: expected"),
     (HEAD + EVALUATE + "against: m, rule: {}}}", "evaluate.against: expected a mapping such as"),
