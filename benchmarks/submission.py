@@ -34,7 +34,7 @@ _COUNTERS += "tup_inserted AS inserted, tup_updated AS updated"
 
 
 async def _submit(db: Database, settings: Settings) -> None:
-    submission = submit.Submission(CONFIG)
+    submission = submit.SubmissionRequest(CONFIG)
     prepared = await submit.prepare(submission, settings)
     async with changing(db) as change:
         plan = await submit.plan(change.conn, submission, prepared, settings, 1)

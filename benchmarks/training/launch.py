@@ -30,7 +30,7 @@ from determined_deployments.agent.launchers.fork_server.learning import TRIAL
 from determined_deployments.agent.launchers.fork_server.plans import TRIAL_MODULES, TRIAL_OPTIONAL
 from determined_deployments.agent.launchers.fork_server.server import ForkServer, ZygotePlan
 from determined_deployments.agent.launchers.fork_server.zygote import ROOT
-from determined_tasks.entrypoint import Start
+from determined_tasks.entrypoint import StartMethod
 from determined_tasks.process import start
 
 ROUNDS = 3
@@ -105,7 +105,7 @@ def by(*launcher: str) -> Callable[[Path, Path], None]:
 def become(order: dict[str, Any]) -> int:
     """In a fork of the fork server: starts the training process as a leg's supervisor does."""
     user = start(
-        Start("module", order["argv"]),
+        StartMethod("module", order["argv"]),
         env=dict(os.environ),
         workdir=Path(order["folder"]),
         single_threaded=True,

@@ -198,7 +198,7 @@ def cluster_up(
     _refuse(installation.no_platform())
     from determined_deployments.local import ClusterOptions
     from determined_deployments.local import cluster_up as up
-    from determined_deployments.local.report import Terminal
+    from determined_deployments.local.report import TerminalReporter
 
     with _failures_in_words():
         if agents not in (None, "each", "1"):
@@ -218,7 +218,7 @@ def cluster_up(
             task_user=task_user,
             one_agent=None if agents is None else agents == "1",
         )
-        state = up(data_dir, wishes, reporter=Terminal(talk))
+        state = up(data_dir, wishes, reporter=TerminalReporter(talk))
     typer.echo(f"service    {state.master_url}")
     typer.echo(f"Prefect UI {state.prefect_url}")
     _say_how_to_log_in(data_dir)
@@ -242,7 +242,7 @@ def cluster_down(
     from determined_deployments.local import cluster_down as down
     from determined_deployments.local import state as states
     from determined_deployments.local.layout import Layout
-    from determined_deployments.local.report import Terminal
+    from determined_deployments.local.report import TerminalReporter
 
     with _failures_in_words():
         layout = Layout.of(data_dir)
@@ -259,7 +259,7 @@ def cluster_down(
                 abort=True,
                 err=True,
             )
-        if not down(data_dir, delete_db=delete_db, reporter=Terminal(talk)):
+        if not down(data_dir, delete_db=delete_db, reporter=TerminalReporter(talk)):
             talk.print("nothing was running", highlight=False)
 
 
@@ -274,7 +274,7 @@ def uninstall(
     """Stop the cluster and remove all that it has written, for good. Says first what goes and what stays."""
     _refuse(installation.no_platform())
     from determined_deployments.local import uninstall as removing
-    from determined_deployments.local.report import Terminal
+    from determined_deployments.local.report import TerminalReporter
 
     with _failures_in_words():
         removal = removing.plan(data_dir, keep_checkpoints=keep_checkpoints)
@@ -284,7 +284,7 @@ def uninstall(
             _say_removal(removal)
             if not yes:
                 typer.confirm("Remove all of this for good?", abort=True, err=True)
-            removing.uninstall(removal, Terminal(talk))
+            removing.uninstall(removal, TerminalReporter(talk))
             talk.print("removed", highlight=False)
         for left in removal.left:
             line = plain(f"left: {left.name} ({left.why}): {left.command}")

@@ -16,7 +16,11 @@ from uuid import UUID
 
 from determined_deployments import plain_entries, prefect_yaml
 from determined_deployments.prefect_yaml import PrefectYamlError
-from determined_deployments.registration import Record, RegistrationState, register_entry
+from determined_deployments.registration import (
+    RegistrationRecord,
+    RegistrationState,
+    register_entry,
+)
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
@@ -80,7 +84,7 @@ async def register(
         if entry.config["work_pool"]["name"] == DEFAULT_POOL:
             entry.config["work_pool"] = {**entry.config["work_pool"], "name": work_pool}
     ids: dict[str, UUID] = {}
-    later: dict[str, Record] = {}
+    later: dict[str, RegistrationRecord] = {}
     with contextlib.chdir(path.parent):
         async with get_client() as client:
             plain = [entry.config["name"] for entry in entries if entry.fingerprint]

@@ -32,7 +32,7 @@ KEPT = ("paused", "concurrency_limit", "tags", "parameters")
 
 
 @dataclass(frozen=True)
-class Record:
+class RegistrationRecord:
     """The record of a deployment's last registration. ``entry`` is a digest of the whole entry.
 
     ``schedules``: ids in Prefect by their names in the file; ``given``: the keys of the file's entry;
@@ -47,7 +47,7 @@ class Record:
     fingerprint: str = ""
 
     @classmethod
-    def of_value(cls, value: object) -> Record | None:
+    def of_value(cls, value: object) -> RegistrationRecord | None:
         """The record, or None when this is none that can be used."""
         try:
             return cls(**value) if isinstance(value, dict) else None
@@ -55,7 +55,7 @@ class Record:
             return None
 
     @classmethod
-    async def read(cls, client: PrefectClient, name: str) -> Record | None:
+    async def read(cls, client: PrefectClient, name: str) -> RegistrationRecord | None:
         """The record, or None when there is none that can be used."""
         variable = await client.read_variable_by_name(_variable(name))
         return cls.of_value(variable.value) if variable is not None else None
@@ -85,7 +85,7 @@ class RegistrationState:
     ``records``: by their variables' names; ``deployments``: the names of ids.
     """
 
-    records: dict[str, Record]
+    records: dict[str, RegistrationRecord]
     deployments: dict[str, str]
 
     @classmethod
@@ -98,7 +98,9 @@ class RegistrationState:
         answer = await client.request("POST", "/variables/filter", json=body)
         named = DeploymentFilter(name=DeploymentFilterName(any_=list(names)))
         found = await client.read_deployments(deployment_filter=named)
-        records = {item["name"]: Record.of_value(item["value"]) for item in answer.json()}
+        records = {
+            item["name"]: RegistrationRecord.of_value(item["value"]) for item in answer.json()
+        }
         return cls(
             {name: record for name, record in records.items() if record is not None},
             {str(deployment.id): deployment.name for deployment in found},
@@ -118,7 +120,7 @@ def _variable(name: str) -> str:
 
 async def register_entry(
     client: PrefectClient, entry: DeploymentEntry, state: RegistrationState
-) -> tuple[str, UUID, Record | None]:
+) -> tuple[str, UUID, RegistrationRecord | None]:
     """Creates or updates the deployment; returns its full name and id. The working directory must be the
     file's.
 
@@ -142,8 +144,12 @@ async def register_entry(
     if print_ and resolved["name"] not in state.deployments.values():
         deployment_id = await _create_plain(client, entry, flow)
         logger.info("deployment %s registered", name)
-        return name, deployment_id, Record(str(deployment_id), says, {}, triggers, given, print_)
-    record = await Record.read(client, name)
+        return (
+            name,
+            deployment_id,
+            RegistrationRecord(str(deployment_id), says, {}, triggers, given, print_),
+        )
+    record = await RegistrationRecord.read(client, name)
     try:
         existing = await client.read_deployment_by_name(name)
     except ObjectNotFound:
@@ -163,7 +169,7 @@ async def register_entry(
         before = record.schedules if record is not None else None
         ids = await registered_schedules.reconcile(client, deployment_id, schedules, before)
         logger.info("deployment %s updated", name)
-    record = Record(str(deployment_id), says, ids, triggers, given, print_ or "")
+    record = RegistrationRecord(str(deployment_id), says, ids, triggers, given, print_ or "")
     await record.write(client, name)
     return name, deployment_id, None
 
@@ -251,7 +257,7 @@ async def _update(
     client: PrefectClient,
     entry: DeploymentEntry,
     existing: DeploymentResponse,
-    record: Record | None,
+    record: RegistrationRecord | None,
 ) -> None:
     """Update everything except the schedules."""
     config = deepcopy(entry.config)
@@ -268,7 +274,7 @@ async def _update(
 
 
 def _kept(
-    config: Mapping[str, Any], existing: DeploymentResponse, record: Record | None
+    config: Mapping[str, Any], existing: DeploymentResponse, record: RegistrationRecord | None
 ) -> dict[str, Any]:
     """Settings that people made in Prefect and the file does not mention."""
     given = {key for key in config if config[key] is not None}
@@ -312,7 +318,7 @@ async def _switched_off(
     client: PrefectClient,
     existing: DeploymentResponse,
     entry: DeploymentEntry,
-    record: Record | None,
+    record: RegistrationRecord | None,
 ) -> set[str]:
     """The automations that were switched off in Prefect, unless the file changes its triggers."""
     if record is not None and record.triggers != digest(entry.config.get("triggers")):

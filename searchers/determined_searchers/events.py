@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from determined_searchers.messages import (
-    Message,
+    SearchMessage,
     number,
     optional,
     positive,
@@ -32,7 +32,7 @@ class ExitReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialCreated(Message):
+class TrialCreated(SearchMessage):
     """The trial that a Create asked for exists."""
 
     type: ClassVar[str] = "trial_created"
@@ -41,7 +41,7 @@ class TrialCreated(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ValidationCompleted(Message):
+class ValidationCompleted(SearchMessage):
     """The trial has trained to ``length`` in all (in the searcher's unit) and reports ``metric``.
 
     ``metric`` is raw: any sign, NaN and None allowed; any JSON value if the method takes raw metrics.
@@ -55,7 +55,7 @@ class ValidationCompleted(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialReported(Message):
+class TrialReported(SearchMessage):
     """Reports form: a validation at ``time`` (value of the time metric; None: not in the report).
 
     ``step`` is the number of batches trained, if the trial reported it.
@@ -75,7 +75,7 @@ class TrialReported(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class MetricMissing(Message):
+class MetricMissing(SearchMessage):
     """Reports form: the trial has validated, and none of its validations had the searcher's metric.
 
     ``words``: a sentence for people, which names the metric and what the validations have instead.
@@ -88,7 +88,7 @@ class MetricMissing(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialProgress(Message):
+class TrialProgress(SearchMessage):
     """The progress of the trial: units of length (operations form) or a fraction 0..1 (reports form)."""
 
     type: ClassVar[str] = "trial_progress"
@@ -98,7 +98,7 @@ class TrialProgress(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialExitedEarly(Message):
+class TrialExitedEarly(SearchMessage):
     """The trial has ended, or is about to, for ``reason``. Its TrialClosed follows."""
 
     type: ClassVar[str] = "trial_exited_early"
@@ -108,7 +108,7 @@ class TrialExitedEarly(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TrialClosed(Message):
+class TrialClosed(SearchMessage):
     """The trial is over: no process of it runs any more and none ever will."""
 
     type: ClassVar[str] = "trial_closed"

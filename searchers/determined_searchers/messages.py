@@ -12,7 +12,7 @@ from determined_searchers.metrics import decode_metric, encode_metric
 INT64 = range(-(2**63), 2**63)
 
 
-class Message:
+class SearchMessage:
     """One event or operation. ``type`` is its name in JSON."""
 
     __slots__ = ()
@@ -26,11 +26,11 @@ class Message:
         return {"type": self.type} | {name: encode_metric(getattr(self, name)) for name in names}
 
 
-MessageType = TypeVar("MessageType", bound=Message)
+MessageType = TypeVar("MessageType", bound=SearchMessage)
 
 
 def read_message(data: Any, classes: tuple[type[MessageType], ...], noun: str) -> MessageType:
-    """Builds the message that ``data`` (a :meth:`Message.to_json` object) describes.
+    """Builds the message that ``data`` (a :meth:`SearchMessage.to_json` object) describes.
 
     Raises SearcherError that names the unknown type, the missing or unknown field, or the value
     that does not fit.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from determined_searchers.messages import (
-    Message,
+    SearchMessage,
     flag,
     mapping,
     number,
@@ -19,7 +19,7 @@ from determined_searchers.messages import (
 
 
 @dataclass(frozen=True, slots=True)
-class Create(Message):
+class Create(SearchMessage):
     """Make a trial. ``request_id`` (a UUID) is its name from now on; ``seed`` is its trial seed.
 
     ``checkpoint``: UUID of the checkpoint it starts from, or None. ``source``: request id of the
@@ -42,7 +42,7 @@ class Create(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ValidateAfter(Message):
+class ValidateAfter(SearchMessage):
     """Train the trial to ``length`` in all (not: by ``length`` more), then report its metric."""
 
     type: ClassVar[str] = "validate_after"
@@ -52,7 +52,7 @@ class ValidateAfter(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Close(Message):
+class Close(SearchMessage):
     """The trial gets no further operations: it ends when it has done those it has."""
 
     type: ClassVar[str] = "close"
@@ -61,7 +61,7 @@ class Close(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop(Message):
+class Stop(SearchMessage):
     """Reports form: preempt the trial now; it saves a checkpoint, exits and is over."""
 
     type: ClassVar[str] = "stop"
@@ -70,7 +70,7 @@ class Stop(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Shutdown(Message):
+class Shutdown(SearchMessage):
     """The search is over: in error if ``failure``, else canceled if ``cancel``, else completed."""
 
     type: ClassVar[str] = "shutdown"
@@ -80,7 +80,7 @@ class Shutdown(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class SetProgress(Message):
+class SetProgress(SearchMessage):
     """The search's own report of its progress, 0..1 (for methods that cannot be measured by trials)."""
 
     type: ClassVar[str] = "set_progress"

@@ -22,7 +22,7 @@ _TYPES: dict[str, type[Leaf]] = {
 }
 
 
-class Group:
+class SpaceGroup:
     """Hyperparameters by name, always visited in byte order of the names, at every depth.
 
     (The original draws nested groups in the random order of a hash map; one order everywhere is
@@ -41,7 +41,7 @@ class Group:
 
     def leaves(self) -> Iterator[Leaf]:
         for _, node in self.members:
-            if isinstance(node, Group):
+            if isinstance(node, SpaceGroup):
                 yield from node.leaves()
             else:
                 yield node
@@ -49,14 +49,14 @@ class Group:
     def fill(self, values: Iterator[Any]) -> dict[str, Any]:
         """The group with one of ``values`` per leaf, in the order of :meth:`leaves`."""
         return {
-            name: node.fill(values) if isinstance(node, Group) else next(values)
+            name: node.fill(values) if isinstance(node, SpaceGroup) else next(values)
             for name, node in self.members
         }
 
     def read(self, point: Mapping[str, Any]) -> Iterator[Any]:
         """The value of each leaf in ``point``, in the order of :meth:`leaves`."""
         for name, node in self.members:
-            if isinstance(node, Group):
+            if isinstance(node, SpaceGroup):
                 yield from node.read(point[name])
             else:
                 yield point[name]
@@ -68,7 +68,7 @@ class Space:
     def __init__(self, hyperparameters: Mapping[str, Any] | None) -> None:
         if not isinstance(hyperparameters or {}, Mapping):
             raise SearcherError(f"hyperparameters: expected a map, found {hyperparameters!r}")
-        self._root = Group(hyperparameters or {}, "hyperparameters")
+        self._root = SpaceGroup(hyperparameters or {}, "hyperparameters")
 
     def sample(self, stream: RandomStream) -> dict[str, Any]:
         """One random point."""
@@ -97,7 +97,7 @@ class Grid:
     An empty space has one point, ``{}``, and so has an empty group inside it.
     """
 
-    def __init__(self, root: Group) -> None:
+    def __init__(self, root: SpaceGroup) -> None:
         self._root = root
         self._axes = [leaf.axis() for leaf in root.leaves()]
         self._length = math.prod(len(axis) for axis in self._axes)
@@ -122,11 +122,11 @@ class Grid:
         return (self[index] for index in range(self._length))
 
 
-def _parse(value: Any, path: str) -> Group | Leaf:
+def _parse(value: Any, path: str) -> SpaceGroup | Leaf:
     if not isinstance(value, Mapping):
         return Const({"val": value}, path)
     if "type" not in value:
-        return Group(value, path)
+        return SpaceGroup(value, path)
     kind = _TYPES.get(value["type"]) if isinstance(value["type"], str) else None
     if kind is None:
         raise SearcherError(

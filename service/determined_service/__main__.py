@@ -32,7 +32,7 @@ QUEUE = 2_048
 """Connections that the system holds until they are accepted."""
 
 
-class Server(uvicorn.Server):
+class GracefulServer(uvicorn.Server):
     """Ends long polls, followed logs and downloads when it stops, instead of waiting for them. Many new
     connections at once do not hold up the answers to others."""
 
@@ -104,7 +104,7 @@ def main() -> None:
         # Otherwise a client on this machine could claim any address, and guess passwords from each.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
     )
-    Server(app, config).run()
+    GracefulServer(app, config).run()
 
 
 if __name__ == "__main__":

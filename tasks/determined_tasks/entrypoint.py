@@ -53,7 +53,7 @@ class EntrypointError(Exception):
 
 
 @dataclass(frozen=True)
-class Start:
+class StartMethod:
     """The way to start a process.
 
     ``form``: ``script`` and ``module`` run in this interpreter (``argv[0]`` is the script or the
@@ -97,7 +97,7 @@ def plan(
     may_fork: bool,
     packages: Packages | None = None,
     locate: Callable[[str], Path] | None = None,
-) -> Start:
+) -> StartMethod:
     """Decides how to start ``entrypoint`` in ``workdir``.
 
     ``env`` is the whole environment, ``user_env`` the part of it that the user set; ``may_fork`` says that
@@ -116,7 +116,7 @@ def plan(
         _check_python_target(python, workdir, packages, locate)
         early = [name for name in user_env if EARLY_VARIABLES.match(name)]
         if not may_fork or early or _shadowed(python, workdir, locate):
-            return Start("program", words)
+            return StartMethod("program", words)
         hidden = packages.hidden_in_fork() if packages else None
         source = installer(workdir)
         if hidden is not None:
@@ -124,25 +124,25 @@ def plan(
                 f"the experiment has installed {hidden}, so the program starts in a new interpreter: one that"
                 " has done its imports would not see that"
             )
-            return Start("program", words, note=note)
+            return StartMethod("program", words, note=note)
         if source is None:
             return python
         note = (
             f"{source} names pip install, so the program starts in a new interpreter: there an"
             " installed package is not hidden by a version that was imported before"
         )
-        return Start("program", words, note=note)
+        return StartMethod("program", words, note=note)
     if hooks:
         return _with_hooks(entrypoint, words, hooks)
     if words is None:
-        return Start("program", ["sh", "-c", str(entrypoint)])
+        return StartMethod("program", ["sh", "-c", str(entrypoint)])
     found = _which(words[0], locate, env)
     if found:
-        return Start("program", words)
+        return StartMethod("program", words)
     if isinstance(entrypoint, list) or "/" in words[0]:
         raise EntrypointError(f"entrypoint not found: {_missing(words[0], locate)}")
     builtin = words[0] in SHELL_BUILTINS
-    return Start("program", ["sh", "-c", entrypoint], None if builtin else words[0])
+    return StartMethod("program", ["sh", "-c", entrypoint], None if builtin else words[0])
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ def pending_hook(workdir: Path, run_dir: Path) -> str | None:
 
 def _with_hooks(
     entrypoint: str | list[str], words: list[str] | None, hooks: Sequence[Hook]
-) -> Start:
+) -> StartMethod:
     shell = "bash" if shutil.which("bash") else "sh"
-    return Start("program", [shell, "-c", hooked(entrypoint, words, hooks)])
+    return StartMethod("program", [shell, "-c", hooked(entrypoint, words, hooks)])
 
 
 def after_meeting(argv: list[str]) -> list[str]:
@@ -217,7 +217,7 @@ def in_container(entrypoint: str | list[str], *, hooks: Sequence[Hook] = ()) -> 
 
 def _python_call(
     words: list[str], env: Mapping[str, str], folders: Collection[Path]
-) -> Start | None:
+) -> StartMethod | None:
     """``words`` as a script or module of this interpreter; None for other programs and options."""
     if not _is_this_python(words[0], env, folders):
         return None
@@ -227,10 +227,10 @@ def _python_call(
     if not rest:
         return None
     if rest[0] == "-m":
-        return Start("module", rest[1:]) if len(rest) > 1 else None
+        return StartMethod("module", rest[1:]) if len(rest) > 1 else None
     if rest[0].startswith("-"):
         return None
-    return Start("script", rest)
+    return StartMethod("script", rest)
 
 
 def _is_this_python(word: str, env: Mapping[str, str], folders: Collection[Path]) -> bool:
@@ -247,7 +247,7 @@ def _is_this_python(word: str, env: Mapping[str, str], folders: Collection[Path]
 
 
 def _check_python_target(
-    start: Start, workdir: Path, packages: Packages | None, locate: Callable[[str], Path]
+    start: StartMethod, workdir: Path, packages: Packages | None, locate: Callable[[str], Path]
 ) -> None:
     if start.form == "script":
         if not locate(start.argv[0]).exists():
@@ -264,7 +264,7 @@ def _check_python_target(
         )
 
 
-def _shadowed(start: Start, workdir: Path, locate: Callable[[str], Path]) -> bool:
+def _shadowed(start: StartMethod, workdir: Path, locate: Callable[[str], Path]) -> bool:
     """True if the user's files would hide a module that is already imported here.
 
     Also true for a script that is a directory or an archive: those have other import rules.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from determined.common.wire.last_words import NO_TRIAL_CLASS_CODE
 from determined.common.wire.legs import Exited, ExitKind, going_away
-from determined_tasks.entrypoint import Start
+from determined_tasks.entrypoint import StartMethod
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _counter(path: Path, name: str) -> int | None:
 
 def describe(
     status: int,
-    start: Start,
+    start: StartMethod,
     *,
     hook_pending: str | None,
     oom_before: OomKills,
@@ -185,7 +185,7 @@ SHELL_CODES = {
 }
 
 
-def _is_shell(start: Start) -> bool:
+def _is_shell(start: StartMethod) -> bool:
     return start.form == "program" and start.argv[0] in ("sh", "bash")
 
 

@@ -18,7 +18,7 @@ from determined.common.wire.legs import LegSpec, LogOwner, Port, PortState, Star
 from determined.common.wire.message import Message
 from determined_tasks.exit_reason import LegResult
 from determined_tasks.log_lines import ParsedLine
-from determined_tasks.log_shipping import LogShipper
+from determined_tasks.log_shipping import LegLogShipper
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class LegReporter:
             self.owner["node"] = spec.node
         if machine:
             self.owner["machine"] = machine
-        self._shipper = LogShipper(service, self.owner, spool)
+        self._shipper = LegLogShipper(service, self.owner, spool)
         self._thread: threading.Thread | None = None
 
     @property

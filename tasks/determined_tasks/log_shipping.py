@@ -2,7 +2,7 @@
 
 A batch is numbered within its stream and sent until the service has it; the service stores a number
 once. While the service is away lines wait in memory, beyond :data:`MEMORY_BYTES` in a file; when
-that cannot be written either, :attr:`LogShipper.is_full` asks the reader to let the process wait.
+that cannot be written either, :attr:`LegLogShipper.is_full` asks the reader to let the process wait.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def deliver(service: Session, body: dict[str, Any]) -> bool:
 class _Queue:
     """Encoded lines, first in first out: in memory, and in a file once memory is full.
 
-    Not thread-safe: :class:`LogShipper` holds its lock. Order: all of memory is older than the file.
+    Not thread-safe: :class:`LegLogShipper` holds its lock. Order: all of memory is older than the file.
     """
 
     def __init__(self, spool: Path) -> None:
@@ -107,7 +107,7 @@ class _Queue:
             self._path.unlink(missing_ok=True)
 
 
-class LogShipper:
+class LegLogShipper:
     """One stream of log lines of one allocation.
 
     Order of calls: :meth:`put` from one thread any number of times, :meth:`run` in another thread,

@@ -20,7 +20,7 @@ import psutil
 from determined.common.forking import process as forked
 from determined.common.forking import python
 from determined_tasks import identity, imported_modules, limits
-from determined_tasks.entrypoint import EntrypointError, Start
+from determined_tasks.entrypoint import EntrypointError, StartMethod
 from determined_tasks.identity import Identity
 from determined_tasks.leg_groups import LegGroup
 from determined_tasks.limits import Limits
@@ -108,7 +108,7 @@ def _has_children() -> bool:
 
 
 def start(
-    plan: Start,
+    plan: StartMethod,
     *,
     env: Mapping[str, str],
     workdir: Path,
@@ -247,7 +247,7 @@ def _why(error: OSError, program: Path) -> str:
 
 
 def _become(
-    plan: Start,
+    plan: StartMethod,
     env: Mapping[str, str],
     base_path: list[str],
     packages: Packages | None,

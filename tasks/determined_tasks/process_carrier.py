@@ -30,7 +30,7 @@ from determined_tasks import (
 )
 from determined_tasks.carrier import Carrier, Fetch, Listening, NotStarted
 from determined_tasks.context_dir import ContextDir
-from determined_tasks.entrypoint import EntrypointError, Start
+from determined_tasks.entrypoint import EntrypointError, StartMethod
 from determined_tasks.exit_reason import LegResult
 from determined_tasks.identity import Identity, IdentityError
 from determined_tasks.leg_groups import LegGroup
@@ -91,7 +91,7 @@ class ProcessCarrier(Carrier):
         self._workdir = self._context.workdir
         self._env: dict[str, str] = {}
         self._mounts: Mounts | None = None
-        self._start: Start | None = None
+        self._start: StartMethod | None = None
         self._user: process.UserProcess | None = None
         self._oom_before = exit_reason.OomKills(None, None)
         self._is_killed = False

@@ -25,7 +25,7 @@ from fastapi import FastAPI
 
 from determined_registry.database import migrate
 from determined_registry.database.tables import users
-from determined_service.__main__ import Server
+from determined_service.__main__ import GracefulServer
 from determined_service.access.sessions import open_session
 from determined_service.app import create_app
 from determined_service.base.db import Database
@@ -177,7 +177,9 @@ def serve(app: FastAPI) -> Iterator[str]:
     """Runs ``app`` under uvicorn in a thread, on a free port; gives its URL."""
     with listening() as listener:
         port = listener.getsockname()[1]
-        server = Server(app, uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+        server = GracefulServer(
+            app, uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
+        )
         # One loop per service, as in production; the default policy suits psycopg.
         thread = threading.Thread(
             target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True

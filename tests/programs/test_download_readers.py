@@ -16,7 +16,13 @@ import orjson
 import pytest
 
 from determined import storage
-from determined_service.base.refusals import ApiError, Conflict, Forbidden, NotFound, Unavailable
+from determined_service.base.refusals import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Unavailable,
+)
 from determined_service.downloads import readers as module
 from determined_service.downloads.readers import Broken, Readers, Reading
 from determined_service.public import downloads

@@ -22,7 +22,7 @@ from determined.common.wire.times import HEARTBEAT_S
 from determined.common.wire.version import VERSION
 from determined_deployments.agent import leg_limits, programs
 from determined_deployments.agent.config import AgentConfig
-from determined_deployments.agent.experiments import Experiments
+from determined_deployments.agent.experiments import ExperimentDirs
 from determined_deployments.agent.host import host_name
 from determined_deployments.agent.launchers import built_in
 from determined_deployments.agent.launchers.base import Launcher
@@ -44,7 +44,7 @@ class AgentRefused(Exception):
     """The service refuses this agent; the message says why and what to do."""
 
 
-class Agent:
+class AgentRunner:
     """One agent process; :meth:`run` returns after :meth:`stop`, or raises the error that ended a loop."""
 
     def __init__(self, config: AgentConfig) -> None:
@@ -84,7 +84,7 @@ class Agent:
             if config.prefect_api_url:
                 flow_runs = [running for running in found if running.kind == "flow_run"]
                 prefect = PrefectSide(config, launcher, flow_runs)
-            experiments = Experiments(config.work_dir)
+            experiments = ExperimentDirs(config.work_dir)
             work = asyncio.create_task(self._work(service, launcher, legs, experiments, prefect))
             flows = asyncio.create_task(prefect.run()) if prefect else None
             stopping = asyncio.create_task(self._stopping.wait())
@@ -115,7 +115,7 @@ class Agent:
         service: ServiceClient,
         launcher: Launcher,
         legs: Legs,
-        experiments: Experiments,
+        experiments: ExperimentDirs,
         prefect: PrefectSide | None,
     ) -> None:
         await launcher.ready()
@@ -258,7 +258,7 @@ async def _nothing() -> None:
 
 async def run_agent(config: AgentConfig) -> None:
     """Runs until SIGTERM or SIGINT."""
-    agent = Agent(config)
+    agent = AgentRunner(config)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):

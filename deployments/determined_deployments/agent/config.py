@@ -67,7 +67,7 @@ class DefaultTask(BaseModel):
         return self
 
 
-class ContainerRights(BaseModel):
+class ContainersSection(BaseModel):
     """``security.containers``: what containers get for tasks whose owner is not an administrator, beyond what
     the cluster configuration gives all tasks.
     """
@@ -95,7 +95,7 @@ class ContainerRights(BaseModel):
         return given
 
 
-class Security(BaseModel):
+class AgentSecurity(BaseModel):
     """``security``: as whom tasks run, and what their containers may have (docs/operate/security.md)."""
 
     model_config = ConfigDict(extra="forbid")
@@ -104,7 +104,7 @@ class Security(BaseModel):
     """None: tasks without an account of their owner's run as the agent itself."""
     allow_root: bool = False
     """Whether a task may run as root because an account says so."""
-    containers: ContainerRights = Field(default_factory=ContainerRights)
+    containers: ContainersSection = Field(default_factory=ContainersSection)
 
 
 class LimitsOfLegs(BaseModel):
@@ -195,7 +195,7 @@ class AgentConfig(BaseModel):
     checkpoint_dir: Path | None = None
     """The cluster's own checkpoint storage, if it is a directory of this machine: opened to the accounts of
     tasks (mode 1777) when the first runs that is not the agent's."""
-    security: Security = Field(default_factory=Security)
+    security: AgentSecurity = Field(default_factory=AgentSecurity)
     limits: LimitsOfLegs = Field(default_factory=LimitsOfLegs)
     container: Container = Field(default_factory=Container)
     kubernetes: Kubernetes = Field(default_factory=Kubernetes)

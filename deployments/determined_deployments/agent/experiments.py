@@ -23,7 +23,7 @@ MEASURE_S = 120.0
 logger = logging.getLogger(__name__)
 
 
-class Experiments:
+class ExperimentDirs:
     """The directories of experiments below ``work_dir`` (:mod:`determined_tasks.experiment_dir`)."""
 
     def __init__(self, work_dir: Path) -> None:

@@ -25,9 +25,9 @@ from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.held import Held
 from determined_deployments.agent.launchers.base import (
     Call,
-    Command,
     Exit,
     Job,
+    JobCommand,
     Launcher,
     Running,
 )
@@ -190,7 +190,7 @@ class PrefectSide:
                 "DET_WORK_DIR": str(self._launcher.work_dir("flow_run", str(flow_run.id))),
             }
         )
-        program: Call | Command = configuration.program()
+        program: Call | JobCommand = configuration.program()
         if configuration.entrypoint is not None:
             order = {
                 "flow_run_id": str(flow_run.id),

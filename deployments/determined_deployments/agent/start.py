@@ -62,7 +62,7 @@ class AgentOptions:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class AgentCluster:
     """The cluster to which the agent belongs, and the secrets that the agent needs."""
 
     master_url: str
@@ -77,7 +77,7 @@ class Cluster:
     """The account of tasks on a local cluster (`cluster-up --task-user`)."""
 
     @classmethod
-    def find(cls, master: str | None = None) -> Cluster | None:
+    def find(cls, master: str | None = None) -> AgentCluster | None:
         """By ``master`` or ``DET_MASTER`` with ``DET_AGENT_TOKEN``, else this user's local cluster; None:
         there is neither. Raises StartError.
         """
@@ -120,7 +120,7 @@ def configure(wishes: AgentOptions) -> AgentConfig:
     """The agent's settings. Raises StartError."""
     if wishes.kind not in LAUNCHERS:
         raise StartError(f"--type: expected {', '.join(LAUNCHERS)}, found {wishes.kind!r}")
-    cluster = Cluster.find(wishes.master)
+    cluster = AgentCluster.find(wishes.master)
     if cluster is None:
         raise StartError(
             "no cluster: start one with `det deploy local cluster-up`, or set DET_MASTER to the service's"
@@ -154,7 +154,7 @@ def configure(wishes: AgentOptions) -> AgentConfig:
     )
 
 
-def _of_machine(wishes: AgentOptions, cluster: Cluster) -> dict[str, Any]:
+def _of_machine(wishes: AgentOptions, cluster: AgentCluster) -> dict[str, Any]:
     """The settings of an agent whose tasks run on its own machine. Raises StartError."""
     kind, devices = _slots(wishes)
     account = _account(wishes, cluster)
@@ -192,7 +192,7 @@ def _of_pods(wishes: AgentOptions) -> dict[str, Any]:
     }
 
 
-def _account(wishes: AgentOptions, cluster: Cluster) -> DefaultTask | None:
+def _account(wishes: AgentOptions, cluster: AgentCluster) -> DefaultTask | None:
     """The account of tasks whose owner has none. Raises StartError."""
     try:
         if wishes.task_user is not None:
@@ -306,7 +306,7 @@ def start(options: dict[str, Any]) -> NoReturn:
 def start_as_worker(worker_type: str, pool: str, name: str | None) -> None:
     """What `prefect worker start` calls: becomes the agent, or returns if no cluster is known here."""
     try:
-        if Cluster.find() is None:
+        if AgentCluster.find() is None:
             return
         kind = worker_type.removeprefix("determined-")
         become(configure(AgentOptions(pool=pool, name=name, kind=kind)))

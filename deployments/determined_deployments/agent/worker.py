@@ -21,7 +21,7 @@ from prefect.workers.base import (
 )
 from pydantic import PrivateAttr
 
-from determined_deployments.agent.launchers.base import Command, Exit
+from determined_deployments.agent.launchers.base import Exit, JobCommand
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -67,12 +67,12 @@ class JobConfiguration(BaseJobConfiguration):
     def directory(self) -> str | None:
         return self._directory
 
-    def program(self) -> Command:
+    def program(self) -> JobCommand:
         """The configuration's command, else Prefect's own for a flow run."""
         env = {name: value for name, value in self.env.items() if value is not None}
         if self.command is None or self.command == self._base_flow_run_command():
-            return Command([sys.executable, "-m", "prefect", "flow-run", "execute"], env)
-        return Command(["/bin/sh", "-c", self.command], env)
+            return JobCommand([sys.executable, "-m", "prefect", "flow-run", "execute"], env)
+        return JobCommand(["/bin/sh", "-c", self.command], env)
 
     def prepare_for_flow_run(
         self,
@@ -113,7 +113,7 @@ class WorkerResult(BaseWorkerResult):
     """The end of a flow run's job; ``identifier`` is its Running's."""
 
 
-class Started(Protocol):
+class StartedRun(Protocol):
     """A flow run's job, as the worker sees it."""
 
     @property
@@ -130,7 +130,7 @@ class AgentWorker(BaseWorker[JobConfiguration, BaseVariables, WorkerResult], abc
     ``job_configuration_variables`` and a description.
     """
 
-    launch: Callable[[FlowRun, Any], Awaitable[Started]] | None = None
+    launch: Callable[[FlowRun, Any], Awaitable[StartedRun]] | None = None
     goes_on: Callable[[UUID, Exit], bool] = staticmethod(lambda flow_run_id, ended: False)
     """Whether a run whose job ended like this is to be started again here."""
     is_stopping: Callable[[UUID], bool] = staticmethod(lambda flow_run_id: False)
@@ -152,7 +152,7 @@ class AgentWorker(BaseWorker[JobConfiguration, BaseVariables, WorkerResult], abc
         """The runs that were taken from the work pool and whose start Prefect does not know of yet."""
         return frozenset(self._submitting_flow_run_ids)
 
-    async def launch_alone(self, flow_run: FlowRun, configuration: JobConfiguration) -> Started:
+    async def launch_alone(self, flow_run: FlowRun, configuration: JobConfiguration) -> StartedRun:
         """Starts a run in a worker that somebody started by hand, without an agent."""
         raise NotImplementedError(
             f"a worker of the type {self.type} works only inside an agent: start one (docs/operate/agent.md)"

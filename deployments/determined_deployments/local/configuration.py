@@ -14,7 +14,7 @@ from determined.expconf import ConfigError
 from determined_deployments.local import probe, storage
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout, write_private
-from determined_deployments.local.report import Reporter
+from determined_deployments.local.report import ClusterReporter
 from determined_deployments.local.state import ClusterState
 
 REFUSAL_S = 5.0
@@ -31,7 +31,7 @@ class ChosenConfiguration:
     before: str | None
 
 
-def choose(layout: Layout, option: str | None, reporter: Reporter) -> ChosenConfiguration:
+def choose(layout: Layout, option: str | None, reporter: ClusterReporter) -> ChosenConfiguration:
     """Check the wanted configuration and store it in the cluster's folder.
 
     ``option``: the file given by ``--config``; None: what the folder has; empty: none any more.

@@ -13,7 +13,7 @@ from determined_deployments.local import state as states
 from determined_deployments.local.component import TERMINATE
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout
-from determined_deployments.local.report import Reporter, Silent, quiet_end
+from determined_deployments.local.report import ClusterReporter, Silent, quiet_end
 from determined_deployments.local.state import ClusterState
 
 TRAINING_GRACE = 10.0
@@ -25,7 +25,7 @@ def cluster_down(
     *,
     delete_db: bool = False,
     training_grace: float = TRAINING_GRACE,
-    reporter: Reporter | None = None,
+    reporter: ClusterReporter | None = None,
 ) -> bool:
     """Stops every process of the cluster: agent and training, service, Prefect, Postgres.
 
@@ -50,7 +50,9 @@ def cluster_down(
     return stopped
 
 
-def _stop_all(layout: Layout, state: ClusterState | None, grace: float, reporter: Reporter) -> bool:
+def _stop_all(
+    layout: Layout, state: ClusterState | None, grace: float, reporter: ClusterReporter
+) -> bool:
     stopped = False
     if state:
         recovery.recover(layout, state.marker, reporter, agent.other_names(state))
@@ -73,7 +75,9 @@ def _stop_all(layout: Layout, state: ClusterState | None, grace: float, reporter
     return stopped or left > 0
 
 
-def _end_training(layout: Layout, state: ClusterState, grace: float, reporter: Reporter) -> int:
+def _end_training(
+    layout: Layout, state: ClusterState, grace: float, reporter: ClusterReporter
+) -> int:
     """End all processes of the cluster that are not components. Returns how many there were."""
     live = [daemon.running(layout, name) for name in plan.names(state)]
     components = {process.pid for process in live if process}
@@ -87,7 +91,7 @@ def _end_training(layout: Layout, state: ClusterState, grace: float, reporter: R
     return ended
 
 
-def _delete(layout: Layout, state: ClusterState | None, reporter: Reporter) -> None:
+def _delete(layout: Layout, state: ClusterState | None, reporter: ClusterReporter) -> None:
     if state and state.external_db_url:
         databases.drop(databases.maintenance(state.external_db_url))
     # Prefect's home remembers writes to the database that is deleted here.

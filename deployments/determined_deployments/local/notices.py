@@ -9,11 +9,11 @@ from determined.common.wire import disk
 from determined_deployments.local import probe
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout
-from determined_deployments.local.report import Reporter
+from determined_deployments.local.report import ClusterReporter
 from determined_deployments.local.state import ClusterState
 
 
-def look_at_disk(layout: Layout, reporter: Reporter) -> None:
+def look_at_disk(layout: Layout, reporter: ClusterReporter) -> None:
     """Says when the disk is nearly full. Raises ClusterError where a new database would not fit."""
     free = shutil.disk_usage(layout.root).free
     if free >= disk.LITTLE_BYTES:
@@ -30,7 +30,7 @@ def look_at_disk(layout: Layout, reporter: Reporter) -> None:
     )
 
 
-def say_without_agent(state: ClusterState, reporter: Reporter) -> None:
+def say_without_agent(state: ClusterState, reporter: ClusterReporter) -> None:
     """Names the pools in which everything would wait."""
     answer = probe.get(f"{state.master_url}/api/v1/resource-pools", token=state.agent_token)
     for pool in answer.get("resourcePools", ()) if isinstance(answer, dict) else ():

@@ -20,7 +20,7 @@ from determined_deployments.local import state as states
 from determined_deployments.local.component import Component
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout
-from determined_deployments.local.report import Reporter
+from determined_deployments.local.report import ClusterReporter
 from determined_deployments.local.state import USERS, ClusterState
 
 ALL = (postgres.NAME, prefect_server.NAME, service.NAME, agent.NAME)
@@ -69,7 +69,7 @@ class ClusterOptions:
 
 
 def resolve(
-    layout: Layout, wishes: ClusterOptions, claims: ports.Claims, reporter: Reporter
+    layout: Layout, wishes: ClusterOptions, claims: ports.Claims, reporter: ClusterReporter
 ) -> ClusterState:
     """The cluster's state: the recorded one (or a new one) with the options applied, and with free ports,
     claimed by ``claims``, for every component that does not run. Writes nothing. Raises ClusterError.
@@ -136,7 +136,11 @@ def build(
 
 
 def move(
-    state: ClusterState, name: str, wishes: ClusterOptions, claims: ports.Claims, reporter: Reporter
+    state: ClusterState,
+    name: str,
+    wishes: ClusterOptions,
+    claims: ports.Claims,
+    reporter: ClusterReporter,
 ) -> None:
     """Give component ``name`` another port, because another process took its port between the choice and
     the start. Raises ClusterError if the user asked for that port.
@@ -172,7 +176,7 @@ def _choose_ports(
     state: ClusterState,
     master_port: int | None,
     claims: ports.Claims,
-    reporter: Reporter,
+    reporter: ClusterReporter,
 ) -> None:
     def wait_for_the_killed(name: str, wanted: int) -> None:
         # What still runs knows a component that was killed by this port, and a process that was killed

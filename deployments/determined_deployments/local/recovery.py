@@ -14,7 +14,7 @@ import psutil
 from determined_deployments.local import daemon, postgres, prefect_server
 from determined_deployments.local.daemon import PidFile
 from determined_deployments.local.layout import Layout, write_private
-from determined_deployments.local.report import Reporter
+from determined_deployments.local.report import ClusterReporter
 
 KEYS = {
     "prefect": prefect_server.MODULE,
@@ -26,7 +26,7 @@ so that alone does not tell the agent from them."""
 
 
 def recover(
-    layout: Layout, marker: str, reporter: Reporter, other_agents: Iterable[str] = ()
+    layout: Layout, marker: str, reporter: ClusterReporter, other_agents: Iterable[str] = ()
 ) -> None:
     """Writes the missing pid files of live components of the cluster ``marker``."""
     for name in ("postgres", *KEYS, *other_agents):

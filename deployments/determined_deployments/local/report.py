@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.status import Status
 
 
-class Reporter(Protocol):
+class ClusterReporter(Protocol):
     """Receives what happens; each call is one line at most."""
 
     def note(self, text: str) -> None:
@@ -37,7 +37,7 @@ class Silent:
         pass
 
 
-class Terminal:
+class TerminalReporter:
     """Prints lines on a rich console; on a terminal a spinner names components that are starting."""
 
     def __init__(self, console: Console) -> None:
@@ -67,7 +67,7 @@ class Terminal:
 
 
 @contextmanager
-def quiet_end(reporter: Reporter) -> Iterator[None]:
+def quiet_end(reporter: ClusterReporter) -> Iterator[None]:
     """Remove the spinner, however the block ends."""
     try:
         yield

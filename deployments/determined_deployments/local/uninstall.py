@@ -22,7 +22,7 @@ from determined_deployments.local.down import cluster_down
 from determined_deployments.local.errors import ClusterError
 from determined_deployments.local.layout import Layout
 from determined_deployments.local.plan import ALL
-from determined_deployments.local.report import Reporter
+from determined_deployments.local.report import ClusterReporter
 
 _PARTS = {
     "postgres": "experiments, metrics, models and users",
@@ -51,7 +51,7 @@ _OF_OTHERS = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class Removable:
     """A file or folder that is removed. ``size`` in bytes."""
 
     path: Path
@@ -73,7 +73,7 @@ class Removal:
     """``parts`` and ``logins`` (of which users a token is kept) go; ``left`` stays."""
 
     root: Path
-    parts: list[Piece]
+    parts: list[Removable]
     master_url: str
     logins: list[str]
     database: str
@@ -91,7 +91,7 @@ def plan(
     layout = Layout.of(data_dir)
     state = states.load(layout) if layout.root.exists() else None
     found = {
-        name: Piece(layout.root / name, what, _size(layout.root / name))
+        name: Removable(layout.root / name, what, _size(layout.root / name))
         for name, what in _PARTS.items()
         if (layout.root / name).exists()
     }
@@ -107,7 +107,7 @@ def plan(
     )
 
 
-def uninstall(removal: Removal, reporter: Reporter) -> None:
+def uninstall(removal: Removal, reporter: ClusterReporter) -> None:
     """Ends the cluster and removes what ``removal`` says. Raises ClusterError."""
     store = TokenStore()
     for user in removal.logins:
@@ -152,7 +152,7 @@ def _size(path: Path) -> int:
     return total
 
 
-def _left(layout: Layout, kept: Piece | None, url: str) -> Iterator[Left]:
+def _left(layout: Layout, kept: Removable | None, url: str) -> Iterator[Left]:
     if kept is not None:
         yield Left(str(kept.path), "as --keep-checkpoints says", _rm(kept.path))
     if (elsewhere := _storage_elsewhere(layout)) is not None:

@@ -28,7 +28,7 @@ from determined_deployments.local import state as states
 from determined_deployments.local.component import TERMINATE, Component, release_of
 from determined_deployments.local.errors import ClusterError, ComponentFailed
 from determined_deployments.local.layout import Layout, write_private
-from determined_deployments.local.report import Reporter, Silent, quiet_end
+from determined_deployments.local.report import ClusterReporter, Silent, quiet_end
 from determined_deployments.local.state import ClusterState
 
 POLL = 0.1
@@ -43,7 +43,7 @@ def cluster_up(
     wishes: plan.ClusterOptions | None = None,
     *,
     components: Collection[str] | None = None,
-    reporter: Reporter | None = None,
+    reporter: ClusterReporter | None = None,
 ) -> ClusterState:
     """Brings the cluster of ``data_dir`` up and returns its state once every component (or only
     ``components``) is ready.
@@ -157,7 +157,7 @@ def start(
     layout: Layout,
     marker: str,
     components: Sequence[Component],
-    reporter: Reporter,
+    reporter: ClusterReporter,
     move: Move | None = None,
 ) -> None:
     """Start those of ``components`` that do not run, each as soon as the components it depends on are
@@ -191,7 +191,7 @@ class _Start:
     layout: Layout
     marker: str
     components: list[Component]
-    reporter: Reporter
+    reporter: ClusterReporter
     move: Move | None
     active: dict[str, _Running] = field(default_factory=dict)
     ready: set[str] = field(default_factory=set)

@@ -145,7 +145,7 @@ def create(
     render.show(MODELS, [made], chosen(json, csv=False), document=made.document)
 
 
-class SortBy(StrEnum):
+class ModelSort(StrEnum):
     """The sort keys of the list."""
 
     NAME = "name"
@@ -164,8 +164,8 @@ def list_models(
         ),
     ] = None,
     sort_by: Annotated[
-        SortBy, typer.Option("--sort-by", help="the column to sort by")
-    ] = SortBy.LAST_UPDATED_TIME,
+        ModelSort, typer.Option("--sort-by", help="the column to sort by")
+    ] = ModelSort.LAST_UPDATED_TIME,
     order_by: Annotated[Order, typer.Option("--order-by", help="the direction")] = Order.ASC,
     json: Json = False,
     csv: Csv = False,

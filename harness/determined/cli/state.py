@@ -56,17 +56,17 @@ class State:
     @property
     def origin(self) -> str | None:
         """Where the address comes from, in words; None if there is no valid address."""
-        from determined.common.master import Source
+        from determined.common.master import AddressSource
 
         try:
             address = self.address
         except Exception:  # the error that is being reported
             return None
-        if address.source is Source.ARGUMENT:
+        if address.source is AddressSource.ARGUMENT:
             return "the address comes from -m"
-        if address.source is Source.ENVIRONMENT:
+        if address.source is AddressSource.ENVIRONMENT:
             return f"the address comes from the variable {address.variable}"
-        if address.source is Source.LOCAL_CLUSTER and address.local is not None:
+        if address.source is AddressSource.LOCAL_CLUSTER and address.local is not None:
             return f"the address of the local cluster in {address.local.data_dir}"
         return (
             "the default address: -m, DET_MASTER and DET_MASTER_ADDR are not set, and this user has no"

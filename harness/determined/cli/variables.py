@@ -20,7 +20,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Group:
+class VariableGroup:
     """A section of the page. ``about``: who sets these variables, and for which programs."""
 
     title: str
@@ -29,7 +29,7 @@ class Group:
 
 
 GROUPS = (
-    Group(
+    VariableGroup(
         "For `det`, the SDK and your own programs",
         "You set these. What counts before what: [the command line](cli.md#logging-in).",
         (
@@ -78,7 +78,7 @@ GROUPS = (
             ),
         ),
     ),
-    Group(
+    VariableGroup(
         "For the service and agents",
         "Who operates a cluster sets these ([several machines](../operate/production.md)). A local cluster"
         " sets them itself.",
@@ -134,7 +134,7 @@ GROUPS = (
             Variable("PREFECT_SERVER_ANALYTICS_ENABLED", "the same, `false`"),
         ),
     ),
-    Group(
+    VariableGroup(
         "In every task",
         "The agent sets these for trials, commands, notebooks, shells and TensorBoards. Programs should ask"
         " `determined.get_cluster_info()`, which has the same and is typed.",
@@ -181,7 +181,7 @@ GROUPS = (
             ),
         ),
     ),
-    Group(
+    VariableGroup(
         "In trials",
         "The agent sets these besides. A value above 100 KB is left out; the info files have it.",
         (
@@ -202,7 +202,7 @@ GROUPS = (
             ),
         ),
     ),
-    Group(
+    VariableGroup(
         "In trials of several processes",
         "[Launchers](../train/distributed.md) set these beside those of torchrun (`RANK`, `WORLD_SIZE` …),"
         " which the Core API reads, as it does Horovod's.",
@@ -223,7 +223,7 @@ GROUPS = (
             Variable("DTRAIN_SSH_PORT", "you set it: the port of ssh for `horovodrun`"),
         ),
     ),
-    Group(
+    VariableGroup(
         "Inside the platform",
         "Processes of the platform tell these to each other. Do not set them.",
         (

@@ -14,7 +14,7 @@ DEFAULT_URL = "http://localhost:8080"
 VARIABLES = ("DET_MASTER", "DET_MASTER_ADDR")
 
 
-class Source(Enum):
+class AddressSource(Enum):
     """Where the service's address comes from."""
 
     ARGUMENT = "argument"
@@ -28,7 +28,7 @@ class MasterAddress:
     """``url`` has scheme, host and port and no slash at its end."""
 
     url: str
-    source: Source
+    source: AddressSource
     local: LocalCluster | None = None
     """The local cluster's record if ``url`` is its address, wherever ``url`` comes from."""
     variable: str | None = None
@@ -37,7 +37,7 @@ class MasterAddress:
     @property
     def chosen(self) -> bool:
         """Whether the user named this address, so that nothing may be started in its place."""
-        return self.source in (Source.ARGUMENT, Source.ENVIRONMENT)
+        return self.source in (AddressSource.ARGUMENT, AddressSource.ENVIRONMENT)
 
     def is_meant(self, answer: object) -> bool:
         """Whether ``answer``, the answer of `/api/v1/master` at this address, comes from the right cluster.
@@ -57,15 +57,15 @@ def find(given: str | None = None) -> MasterAddress:
     Raises ValueError for an invalid address, or a damaged record of the local cluster.
     """
     if given:
-        return _named(given, Source.ARGUMENT)
+        return _named(given, AddressSource.ARGUMENT)
     for variable in VARIABLES:
         value = os.environ.get(variable)
         if value:
-            return _named(value, Source.ENVIRONMENT, variable)
+            return _named(value, AddressSource.ENVIRONMENT, variable)
     record = local_cluster.read()
     if record is not None:
-        return MasterAddress(canonical(record.master_url), Source.LOCAL_CLUSTER, record)
-    return MasterAddress(DEFAULT_URL, Source.DEFAULT)
+        return MasterAddress(canonical(record.master_url), AddressSource.LOCAL_CLUSTER, record)
+    return MasterAddress(DEFAULT_URL, AddressSource.DEFAULT)
 
 
 def canonical(address: str) -> str:
@@ -86,7 +86,7 @@ def canonical(address: str) -> str:
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
 
 
-def _named(address: str, source: Source, variable: str | None = None) -> MasterAddress:
+def _named(address: str, source: AddressSource, variable: str | None = None) -> MasterAddress:
     try:
         url = canonical(address)
     except ValueError as error:

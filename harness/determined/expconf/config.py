@@ -48,7 +48,7 @@ class Kerberos(Section):
     config_file: str = Field(description="no longer used")
 
 
-class Security(Section):
+class UnusedSecurity(Section):
     """No longer used."""
 
     kerberos: Kerberos | None = Field(None, description="no longer used")
@@ -130,7 +130,7 @@ class ExperimentConfig(Section):
 
     version: Literal[0] = Field(0, exclude=True, description="version of this format: 0")
     data_layer: dict[str, Any] | None = Field(None, exclude=True, description="no longer used")
-    security: Security | None = Field(None, exclude=True, description="no longer used")
+    security: UnusedSecurity | None = Field(None, exclude=True, description="no longer used")
     tensorboard_storage: dict[str, Any] | None = Field(
         None, exclude=True, description="no longer used"
     )

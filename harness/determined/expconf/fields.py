@@ -15,7 +15,7 @@ from determined.expconf.searcher import PluginSearcher, plugin_names, plugin_sec
 
 
 @dataclass(frozen=True, eq=False)
-class Format:
+class FileFormat:
     """A kind of configuration file.
 
     ``sections``: the sections of ``root`` whose fields people write at the top by mistake; ``renamed``:
@@ -29,7 +29,7 @@ class Format:
     renamed: Mapping[tuple[str | int, ...], str] = field(default_factory=dict)
 
 
-EXPERIMENT = Format(
+EXPERIMENT = FileFormat(
     ExperimentConfig,
     ("environment", "resources", "searcher", "profiling", "reproducibility"),
     "`det experiment schema`",
@@ -112,7 +112,7 @@ def known(sections: list[type[Section]], key: str) -> bool:
 
 
 @functools.cache
-def elsewhere(form: Format = EXPERIMENT) -> dict[str, str]:
+def elsewhere(form: FileFormat = EXPERIMENT) -> dict[str, str]:
     """The path of each top-level field and of each field of a top-level section."""
     found = {name: name for name in names([form.root])}
     for name in form.sections:

@@ -45,7 +45,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class IgnoredFields:
     """Fields that are ignored under the same conditions. ``why`` returns the reason; None: they take
     effect."""
 
@@ -231,10 +231,10 @@ def _always(words: str) -> Callable[[Mapping[str, Any], Surroundings], str | Non
     return why
 
 
-ROWS: tuple[Row, ...] = (
-    Row(("resources.priority",), _priority),
-    Row(("resources.weight",), _weight),
-    Row(
+ROWS: tuple[IgnoredFields, ...] = (
+    IgnoredFields(("resources.priority",), _priority),
+    IgnoredFields(("resources.weight",), _weight),
+    IgnoredFields(
         (
             "environment.image",
             "environment.force_pull_image",
@@ -245,18 +245,18 @@ ROWS: tuple[Row, ...] = (
         ),
         _no_containers,
     ),
-    Row(("resources.devices",), _no_devices),
-    Row(("bind_mounts", "resources.shm_size"), _no_mounts, _mounts),
-    Row(_shared, _only_slaves),
-    Row(("checkpoint_storage.propagation",), _propagation),
-    Row(
+    IgnoredFields(("resources.devices",), _no_devices),
+    IgnoredFields(("bind_mounts", "resources.shm_size"), _no_mounts, _mounts),
+    IgnoredFields(_shared, _only_slaves),
+    IgnoredFields(("checkpoint_storage.propagation",), _propagation),
+    IgnoredFields(
         tuple(
             f"checkpoint_storage.{name}"
             for name in ("container_path", "checkpoint_path", "tensorboard_path")
         ),
         _of_shared_fs,
     ),
-    Row(
+    IgnoredFields(
         (
             "min_validation_period",
             "min_checkpoint_period",
@@ -267,7 +267,7 @@ ROWS: tuple[Row, ...] = (
         ),
         _of_trial_classes,
     ),
-    Row(
+    IgnoredFields(
         (
             "optimizations.tensor_fusion_threshold",
             "optimizations.tensor_fusion_cycle_time",
@@ -275,7 +275,7 @@ ROWS: tuple[Row, ...] = (
         ),
         _of_horovod,
     ),
-    Row(
+    IgnoredFields(
         (
             "optimizations.average_training_metrics",
             "optimizations.gradient_compression",
@@ -284,32 +284,32 @@ ROWS: tuple[Row, ...] = (
         ),
         _always("the training code says so itself (PyTorchTrialContext, torch.amp)"),
     ),
-    Row(("searcher.max_length", "searcher.stop_once"), _timed),
-    Row(("searcher.mode", "searcher.max_rungs"), _own_rungs),
-    Row(_counted, _no_grid),
-    Row(
+    IgnoredFields(("searcher.max_length", "searcher.stop_once"), _timed),
+    IgnoredFields(("searcher.mode", "searcher.max_rungs"), _own_rungs),
+    IgnoredFields(_counted, _no_grid),
+    IgnoredFields(
         ("profiling.begin_on_batch", "profiling.end_after_batch", "profiling.sync_timings"),
         _always("the profiler samples the machine from the beginning of the training to its end"),
     ),
-    Row(("environment.pod_spec",), _no_pods),
-    Row(("slurm", "pbs"), _always("there are no agents on Slurm or PBS")),
-    Row(
+    IgnoredFields(("environment.pod_spec",), _no_pods),
+    IgnoredFields(("slurm", "pbs"), _always("there are no agents on Slurm or PBS")),
+    IgnoredFields(
         ("environment.ports",),
         _always("environment.proxy_ports names the ports that are reached through the service"),
     ),
-    Row(
+    IgnoredFields(
         ("retention_policy",),
         _always("logs are kept as long as their experiment, and go when it is deleted"),
     ),
-    Row(
+    IgnoredFields(
         ("integrations",),
         _always(
             "this platform has no webhooks and no Pachyderm: the field is data for the training code"
         ),
     ),
-    Row(("resources.native_parallel",), _always("it is no longer used")),
-    Row(("resources.max_slots",), _of_tasks),
-    Row(
+    IgnoredFields(("resources.native_parallel",), _always("it is no longer used")),
+    IgnoredFields(("resources.max_slots",), _of_tasks),
+    IgnoredFields(
         (
             "entrypoint",
             "resources",

@@ -15,7 +15,7 @@ from determined.expconf import rules, translate
 from determined.expconf.base import WHOLE, Count, Section
 from determined.expconf.completion import PLACES
 from determined.expconf.document import Document
-from determined.expconf.fields import Format
+from determined.expconf.fields import FileFormat
 from determined.expconf.problems import ConfigError
 from determined.expconf.tasks import examine_any_task
 from determined.expconf.translate import Finding
@@ -48,7 +48,7 @@ class PolicyFile(Section):
     constraints: Constraints = Field(default_factory=Constraints, description="limits")
 
 
-_FORMAT = Format(PolicyFile, ("constraints",), "docs/operate/policies.md")
+_FORMAT = FileFormat(PolicyFile, ("constraints",), "docs/operate/policies.md")
 
 
 def check_policy(config: Mapping[str, Any] | Document, *, of_tasks: bool) -> dict[str, Any]:

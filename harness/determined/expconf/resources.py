@@ -22,7 +22,7 @@ from determined.expconf.base import (
 SIZE_PATTERN = r"^([0-9]*\.)?[0-9]+ ?([kmgtpKMGTP]([iI]?[bB])?|[bB])?$"
 
 
-class Device(Section):
+class DeviceMapping(Section):
     """A device file of the machine that is available in the container."""
 
     host_path: Text = Field(description="device on the machine")
@@ -56,7 +56,7 @@ LabelValue = Annotated[
 ]
 
 
-class Placement(Section):
+class PlacementSection(Section):
     """The ``resources.placement`` section: the agents on which trials may run."""
 
     agents: Annotated[list[Text], Field(max_length=limits.PLACEMENT_AGENTS)] = Field(
@@ -105,14 +105,14 @@ class Resources(Section):
     fallback: FallbackField | None = Field(
         None, description="pools to go to when this one has no slots; default: the resource pool's"
     )
-    placement: Placement | None = Field(
+    placement: PlacementSection | None = Field(
         None, description="which agents of the pool may run the trials"
     )
     shm_size: Size | None = Field(
         None, description="size of /dev/shm: bytes, or a size such as '4G'"
     )
     devices: list[
-        Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts({"type": "string"})]
+        Annotated[DeviceMapping, BeforeValidator(legacy.device), AlsoAccepts({"type": "string"})]
     ] = Field([], description="devices, as mappings or 'host:container[:rwm]'")
     native_parallel: bool = Field(False, description="no longer used")
     is_single_node: bool | None = Field(

@@ -28,12 +28,12 @@ from determined.expconf.base import (
 from determined.expconf.document import Document
 from determined.expconf.durations import DURATION_PATTERN
 from determined.expconf.environment import Environment
-from determined.expconf.fields import Format
+from determined.expconf.fields import FileFormat
 from determined.expconf.hpc import Pbs, Slurm
 from determined.expconf.mounts import BindMount
 from determined.expconf.paths import Path
 from determined.expconf.problems import ConfigError, Problem
-from determined.expconf.resources import Device, Size
+from determined.expconf.resources import DeviceMapping, Size
 from determined.expconf.translate import Finding
 from determined.expconf.validation import as_document, located
 
@@ -71,7 +71,7 @@ class TaskResources(Section):
         None, description="size of /dev/shm: bytes, or a size such as '4G'"
     )
     devices: list[
-        Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts({"type": "string"})]
+        Annotated[DeviceMapping, BeforeValidator(legacy.device), AlsoAccepts({"type": "string"})]
     ] = Field([], description="devices, as mappings or 'host:container[:rwm]'")
 
 
@@ -159,9 +159,9 @@ _ONLY_SOME = ("log_policies", "preemption_timeout")
 
 
 @functools.cache
-def format_of(root: type[TaskConfig]) -> Format:
+def format_of(root: type[TaskConfig]) -> FileFormat:
     """The kind of file; one object for each class."""
-    return Format(root, ("environment", "resources"), "docs/sit-down/tasks.md", legacy.RENAMED)
+    return FileFormat(root, ("environment", "resources"), "docs/sit-down/tasks.md", legacy.RENAMED)
 
 
 def complete_task(

@@ -11,7 +11,7 @@ from determined.expconf import fields, steps
 from determined.expconf.base import BROKEN_RULE, MEMBER_MARK, NO_MEMBER, WRONG_SHAPE
 from determined.expconf.durations import DURATION_PATTERN
 from determined.expconf.environment import VARIABLE
-from determined.expconf.fields import EXPERIMENT, Format
+from determined.expconf.fields import EXPERIMENT, FileFormat
 from determined.expconf.masking import SECRET_FIELDS
 from determined.expconf.paths import Path, render
 from determined.expconf.problems import MASK, nearest, show
@@ -64,7 +64,7 @@ _PATTERNS = {
 
 
 def findings(
-    errors: list[ErrorDetails], data: dict[str, Any], form: Format = EXPERIMENT
+    errors: list[ErrorDetails], data: dict[str, Any], form: FileFormat = EXPERIMENT
 ) -> list[Finding]:
     """Describe each error in the user's terms.
 
@@ -103,7 +103,7 @@ def repaired(data: dict[str, Any], found: list[Finding]) -> dict[str, Any] | Non
     return {**data, **changes} if changes else None
 
 
-def _translate(error: ErrorDetails, data: dict[str, Any], form: Format) -> Iterator[Finding]:
+def _translate(error: ErrorDetails, data: dict[str, Any], form: FileFormat) -> Iterator[Finding]:
     location, kind, context = error["loc"], error["type"], error.get("ctx", {})
     path, value = _place(location[:-1] if kind == MISSING else location, data, form)
     shown = _show(value, path)
@@ -149,7 +149,7 @@ def _translate(error: ErrorDetails, data: dict[str, Any], form: Format) -> Itera
 
 
 def unknown_field(
-    location: tuple[str | int, ...], path: Path, data: dict[str, Any], form: Format = EXPERIMENT
+    location: tuple[str | int, ...], path: Path, data: dict[str, Any], form: FileFormat = EXPERIMENT
 ) -> Finding:
     """A field that does not exist in the section at a location of pydantic's errors."""
     holder = _at(path[:-1], data)
@@ -171,7 +171,9 @@ def unknown_field(
     return Finding(UNKNOWN, path, f"{message} (allowed: {shown})", None, listed, suggestion)
 
 
-def _meant(path: Path, allowed: list[str], siblings: dict[str, Any], form: Format) -> str | None:
+def _meant(
+    path: Path, allowed: list[str], siblings: dict[str, Any], form: FileFormat
+) -> str | None:
     """The suggestion for an unknown field: the same name elsewhere, or a similar one in the section."""
     key, written = str(path[-1]), fields.elsewhere(form)
     if written.get(key, render(path)) != render(path):
@@ -201,7 +203,7 @@ def _no_member(
     key: str,
     allowed: list[str],
     data: dict[str, Any],
-    form: Format,
+    form: FileFormat,
 ) -> Iterator[Finding]:
     """A union whose ``name`` or ``type`` chooses no member."""
     if not isinstance(value, dict):
@@ -248,7 +250,7 @@ def _variable_without_value(path: Path, value: str) -> Finding:
     return Finding("value", path, message, name or MASK, "NAME=VALUE")
 
 
-def _place(location: tuple[str | int, ...], data: Any, form: Format) -> tuple[Path, Any]:
+def _place(location: tuple[str | int, ...], data: Any, form: FileFormat) -> tuple[Path, Any]:
     """The path in the user's file, and its value, for a location of pydantic's errors.
 
     The models read today's form. If the user wrote an older form (one list for all devices, ``gpu``),

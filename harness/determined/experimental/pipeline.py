@@ -32,7 +32,7 @@ from determined.common.api.tasks import warnings_of
 if TYPE_CHECKING:
     from determined.common.api import Session
     from determined.common.context import ContextItem
-    from determined.common.pipeline.plan import Plan
+    from determined.common.pipeline.plan import PipelinePlan
     from determined.expconf import Document
     from determined.experimental._determined import Determined
 
@@ -326,7 +326,7 @@ class Planned:
     ``files``: by name. ``project_id``: the project of its experiments; None: Uncategorized's.
     """
 
-    plan: Plan
+    plan: PipelinePlan
     files: dict[str, list[ContextItem]]
     project_id: int | None = None
 

@@ -38,7 +38,7 @@ CODE_FOLDER = "code"
 
 
 @dataclasses.dataclass
-class Position:
+class TrialPosition:
     """The position of a trial; ``last_ckpt`` and ``last_val`` are in batches. The names are those of the
     file's keys.
     """
@@ -51,7 +51,7 @@ class Position:
     epochs_trained: int = 0
 
 
-def metadata(position: Position) -> dict[str, Any]:
+def metadata(position: TrialPosition) -> dict[str, Any]:
     """The metadata of a checkpoint, as the registry stores it."""
     return {
         "steps_completed": position.batches_trained,
@@ -91,7 +91,7 @@ def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def write(
     path: Path,
     state: dict[str, Any],
-    position: Position,
+    position: TrialPosition,
     trial_class: type,
     context: PyTorchTrialContext,
     code: list[tuple[str, Path]],
@@ -103,7 +103,7 @@ def write(
 
 def write_facts(
     path: Path,
-    position: Position,
+    position: TrialPosition,
     trial_class: type,
     context: TrainingContext,
     code: list[tuple[str, Path]],
@@ -121,7 +121,9 @@ def write_facts(
     (path / LOAD_FILE).write_text(json.dumps(load, default=str))
 
 
-def read_position(path: Path, state_file: str = STATE_FILE, kind: str = "PyTorchTrial") -> Position:
+def read_position(
+    path: Path, state_file: str = STATE_FILE, kind: str = "PyTorchTrial"
+) -> TrialPosition:
     """The position of the checkpoint's trial. Raises errors.InvalidCheckpointException."""
     if not (path / state_file).is_file():
         found = ", ".join(sorted(entry.name for entry in path.iterdir())) or "nothing"
@@ -131,9 +133,9 @@ def read_position(path: Path, state_file: str = STATE_FILE, kind: str = "PyTorch
     try:
         values = pickle.loads((path / POSITION_FILE).read_bytes())
     except FileNotFoundError:
-        return Position()
-    names = {field.name for field in dataclasses.fields(Position)}
-    return Position(**{name: value for name, value in values.items() if name in names})
+        return TrialPosition()
+    names = {field.name for field in dataclasses.fields(TrialPosition)}
+    return TrialPosition(**{name: value for name, value in values.items() if name in names})
 
 
 def read_state(path: Path, **options: Any) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class TrainingLoop:
         self._core = context._core
         self._plan = plan
         self._callbacks = Callbacks(_checked(trial.build_callbacks()))
-        self.position = _checkpoint.Position(trial_id=self._trial_id())
+        self.position = _checkpoint.TrialPosition(trial_id=self._trial_id())
         self._is_chief = context.distributed.rank == 0
         self._status = ""
         self._average = _metrics.Averager()
@@ -141,7 +141,7 @@ class TrainingLoop:
         self.position = saved
         return True
 
-    def _read_position(self, path: Path) -> _checkpoint.Position:
+    def _read_position(self, path: Path) -> _checkpoint.TrialPosition:
         return _checkpoint.read_position(path)
 
     def _load(self, path: Path, going_on: bool) -> None:

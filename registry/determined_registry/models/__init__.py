@@ -24,7 +24,7 @@ from determined_registry.models.changes import (
     set_tags,
 )
 from determined_registry.models.checks import check_alias
-from determined_registry.models.errors import Conflict, Invalid, NotFound, RegistryError
+from determined_registry.models.errors import Invalid, ModelConflict, ModelNotFound, RegistryError
 from determined_registry.models.versions import (
     change_version,
     delete_version,
@@ -34,9 +34,9 @@ from determined_registry.models.versions import (
 )
 
 __all__ = [
-    "Conflict",
     "Invalid",
-    "NotFound",
+    "ModelConflict",
+    "ModelNotFound",
     "RegistryError",
     "change_metadata",
     "change_model",

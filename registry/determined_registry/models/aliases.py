@@ -12,7 +12,7 @@ from determined_registry.database.tables import (
 )
 from determined_registry.models import checks
 from determined_registry.models.changes import ModelRef, find_to_change, touch
-from determined_registry.models.errors import NotFound
+from determined_registry.models.errors import ModelNotFound
 
 a = model_aliases.c
 
@@ -22,8 +22,8 @@ def set_alias(
 ) -> int | None:
     """The alias stands for ``version`` from now on; the version that it stood for, None: it is new.
 
-    If it stands for that version already, nothing changes. Raises NotFound, Invalid; Conflict when the model
-    is archived.
+    If it stands for that version already, nothing changes. Raises ModelNotFound, Invalid; ModelConflict when
+    the model is archived.
     """
     name = checks.check_alias(alias)
     # Of two concurrent promotions the second waits, and sees the first one's result.
@@ -34,7 +34,7 @@ def set_alias(
         )
     ).first()
     if exists is None:
-        raise NotFound(f"model {row.name!r} has no version {version}")
+        raise ModelNotFound(f"model {row.name!r} has no version {version}")
     before = _stands_for(conn, row.id, name)
     if before != version:
         move(conn, row.id, name, before, version, user_id)
@@ -43,11 +43,11 @@ def set_alias(
 
 
 def delete_alias(conn: sa.Connection, model: ModelRef, alias: str, user_id: int) -> int:
-    """The version that it stood for. Raises NotFound; Conflict when the model is archived."""
+    """The version that it stood for. Raises ModelNotFound; ModelConflict when the model is archived."""
     row = find_to_change(conn, model)
     before = _stands_for(conn, row.id, alias)
     if before is None:
-        raise NotFound(f"model {row.name!r} has no alias {alias[:300]!r}")
+        raise ModelNotFound(f"model {row.name!r} has no alias {alias[:300]!r}")
     move(conn, row.id, alias, before, None, user_id)
     touch(conn, row.id)
     return before

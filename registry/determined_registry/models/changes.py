@@ -17,7 +17,7 @@ from determined.common.wire import limits
 from determined_registry.database.tables import models
 from determined_registry.database.tables.people import FIRST
 from determined_registry.models import checks
-from determined_registry.models.errors import Conflict, NotFound
+from determined_registry.models.errors import ModelConflict, ModelNotFound
 
 ModelRef = int | str
 _ID = 2**31 - 1
@@ -33,21 +33,21 @@ def named(model: ModelRef) -> sa.ColumnElement[bool]:
 
 
 def find_model(conn: sa.Connection, model: ModelRef, *, lock: bool = False) -> sa.Row[Any]:
-    """The model's row; ``lock``: as whoever changes it or what belongs to it. Raises NotFound."""
+    """The model's row; ``lock``: as whoever changes it or what belongs to it. Raises ModelNotFound."""
     statement = sa.select(models).where(named(model))
     if lock:
         statement = statement.with_for_update(key_share=True)
     row = conn.execute(statement).first()
     if row is None:
-        raise NotFound(f"model {str(model)[:300]!r} does not exist")
+        raise ModelNotFound(f"model {str(model)[:300]!r} does not exist")
     return row
 
 
 def find_to_change(conn: sa.Connection, model: ModelRef) -> sa.Row[Any]:
-    """The row, locked. Raises NotFound; Conflict when the model is archived."""
+    """The row, locked. Raises ModelNotFound; ModelConflict when the model is archived."""
     row = find_model(conn, model, lock=True)
     if row.archived:
-        raise Conflict(
+        raise ModelConflict(
             f"model {row.name!r} is archived: unarchive it first (Model.unarchive() of the SDK)"
         )
     return row
@@ -67,7 +67,7 @@ def create_model(
     request_id: UUID | None = None,
     workspace_id: int = FIRST,
 ) -> int:
-    """The new model's id. Raises Invalid; Conflict when the name is taken.
+    """The new model's id. Raises Invalid; ModelConflict when the name is taken.
 
     ``submitted_by``: the task whose process makes it. ``request_id``: of a request that may come twice; the
     second time it is answered with the id that the first one made.
@@ -99,8 +99,8 @@ def create_model(
     raise _taken(taken.name)
 
 
-def _taken(name: str) -> Conflict:
-    return Conflict(
+def _taken(name: str) -> ModelConflict:
+    return ModelConflict(
         f"there is a model {name!r} already: choose another name (names that differ in case alone are equal)"
     )
 
@@ -131,8 +131,8 @@ def change_model(
     metadata: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
 ) -> int:
-    """Change the fields that are not None; returns the model's id. Raises NotFound, Invalid; Conflict when
-    the model is archived or another model has the name."""
+    """Change the fields that are not None; the model's id. Raises ModelNotFound, Invalid; ModelConflict
+    when the model is archived or another model has the name."""
     row = find_to_change(conn, model)
     values = _checked(
         name=name, description=description, notes=notes, metadata=metadata, labels=labels
@@ -159,7 +159,7 @@ def change_metadata(
 ) -> int:
     """Sets these keys of the metadata, removes those, and keeps the others. The model's id.
 
-    Raises NotFound, Invalid; Conflict when it is archived.
+    Raises ModelNotFound, Invalid; ModelConflict when it is archived.
     """
     row = find_to_change(conn, model)
     both = {**row.user_metadata, **metadata}
@@ -172,7 +172,7 @@ def change_metadata(
 def set_tags(conn: sa.Connection, model: ModelRef, tags: Mapping[str, str | None]) -> int:
     """Sets these tags and keeps the others; None: the tag goes. The model's id.
 
-    Raises NotFound, Invalid; Conflict when it is archived.
+    Raises ModelNotFound, Invalid; ModelConflict when it is archived.
     """
     row = find_to_change(conn, model)
     change_tags(conn, models, row, tags)
@@ -193,7 +193,7 @@ def change_tags(
 
 
 def set_archived(conn: sa.Connection, model: ModelRef, archived: bool) -> int:
-    """An archived model keeps its versions and changes no more. The model's id. Raises NotFound."""
+    """An archived model keeps its versions and changes no more. The model's id. Raises ModelNotFound."""
     row = find_model(conn, model, lock=True)
     if row.archived != archived:
         conn.execute(
@@ -205,7 +205,7 @@ def set_archived(conn: sa.Connection, model: ModelRef, archived: bool) -> int:
 
 
 def delete_model(conn: sa.Connection, model: ModelRef) -> None:
-    """With its versions, aliases and their history: its checkpoints may be deleted again. Raises NotFound."""
+    """With its versions, aliases and their history: its checkpoints may be deleted. Raises ModelNotFound."""
     row = find_model(conn, model, lock=True)
     conn.execute(sa.delete(models).where(models.c.id == row.id))
 

@@ -8,11 +8,11 @@ class RegistryError(Exception):
     """The base of all refusals; nothing was changed when the caller's transaction is rolled back."""
 
 
-class NotFound(RegistryError):
+class ModelNotFound(RegistryError):
     """The model, version, alias or checkpoint does not exist."""
 
 
-class Conflict(RegistryError):
+class ModelConflict(RegistryError):
     """The state does not allow it, or a name is taken."""
 
 

@@ -25,24 +25,24 @@ from determined_registry.models.changes import (
     find_to_change,
     touch,
 )
-from determined_registry.models.errors import Conflict, NotFound
+from determined_registry.models.errors import ModelConflict, ModelNotFound
 
 v = model_versions.c
 c = checkpoints.c
 
 
 def find_version(conn: sa.Connection, model: ModelRef, version: int) -> sa.Row[Any]:
-    """The version's row. Raises NotFound."""
+    """The version's row. Raises ModelNotFound."""
     return version_of(conn, find_model(conn, model), version)
 
 
 def version_of(conn: sa.Connection, model: sa.Row[Any], version: int) -> sa.Row[Any]:
-    """The version's row, of the ``model``'s row. Raises NotFound."""
+    """The version's row, of the ``model``'s row. Raises ModelNotFound."""
     found = conn.execute(
         sa.select(model_versions).where(v.model_id == model.id, v.version == version)
     ).first()
     if found is None:
-        raise NotFound(f"model {model.name!r} has no version {version}")
+        raise ModelNotFound(f"model {model.name!r} has no version {version}")
     return found
 
 
@@ -66,8 +66,8 @@ def register_version(
     From then on the checkpoint cannot be deleted. ``source``: what an MLflow client calls it. ``request_id``:
     of a request that may come twice; the second time it is answered with the row that the first one made.
 
-    Raises NotFound, Invalid; Conflict when the model is archived, or the checkpoint is not COMPLETED or is
-    being deleted.
+    Raises ModelNotFound, Invalid; ModelConflict when the model is archived, or the checkpoint is not
+    COMPLETED or is being deleted.
     """
     row = find_to_change(conn, model)
     if request_id is not None:
@@ -102,7 +102,8 @@ def register_version(
 
 
 def _hold(conn: sa.Connection, checkpoint: UUID) -> None:
-    """Nobody begins to delete the checkpoint before this transaction has ended. Raises NotFound, Conflict."""
+    """Nobody begins to delete the checkpoint before this transaction has ended. Raises ModelNotFound,
+    ModelConflict."""
     found = conn.execute(
         sa.select(c.state, c.deletion_id, c.experiment_id)
         .where(c.uuid == checkpoint)
@@ -110,13 +111,13 @@ def _hold(conn: sa.Connection, checkpoint: UUID) -> None:
         .with_for_update(read=True)
     ).first()
     if found is None:
-        raise NotFound(f"checkpoint {checkpoint} does not exist")
+        raise ModelNotFound(f"checkpoint {checkpoint} does not exist")
     if found.state != "COMPLETED":
-        raise Conflict(
+        raise ModelConflict(
             f"checkpoint {checkpoint} is {found.state}: only a COMPLETED checkpoint can be registered"
         )
     if found.deletion_id is not None:
-        raise Conflict(
+        raise ModelConflict(
             f"checkpoint {checkpoint} is being deleted (deletion {found.deletion_id}): register another one"
         )
     # After the lock: a deletion of the experiment that has committed meanwhile is seen.
@@ -124,7 +125,7 @@ def _hold(conn: sa.Connection, checkpoint: UUID) -> None:
         sa.select(experiments.c.state).where(experiments.c.id == found.experiment_id)
     ).scalar_one_or_none()
     if state in ("DELETING", "DELETED"):
-        raise Conflict(
+        raise ModelConflict(
             f"experiment {found.experiment_id}, whose checkpoint {checkpoint} is, is being deleted"
         )
 
@@ -155,8 +156,8 @@ def change_version(
     metadata: Mapping[str, Any] | None = None,
     labels: Sequence[str] | None = None,
 ) -> sa.Row[Any]:
-    """Change the fields that are not None; returns the version's former row. Raises NotFound, Invalid;
-    Conflict when the model is archived."""
+    """Change the fields that are not None; returns the version's former row. Raises ModelNotFound, Invalid;
+    ModelConflict when the model is archived."""
     row = find_to_change(conn, model)
     before = version_of(conn, row, version)
     values = _checked(name=name, comment=comment, notes=notes, metadata=metadata, labels=labels)
@@ -172,7 +173,7 @@ def set_version_tags(
 ) -> None:
     """Sets these tags of the version and keeps the others; None: the tag goes.
 
-    Raises NotFound, Invalid; Conflict when the model is archived.
+    Raises ModelNotFound, Invalid; ModelConflict when the model is archived.
     """
     row = find_to_change(conn, model)
     change_tags(conn, model_versions, version_of(conn, row, version), tags)
@@ -182,7 +183,7 @@ def set_version_tags(
 def delete_version(conn: sa.Connection, model: ModelRef, version: int, user_id: int) -> None:
     """Its number never returns, its aliases go (their history says so), and its checkpoint may be deleted.
 
-    Raises NotFound.
+    Raises ModelNotFound.
     """
     row = find_model(conn, model, lock=True)
     found = version_of(conn, row, version)

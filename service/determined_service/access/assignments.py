@@ -21,7 +21,7 @@ from determined_service.access.permissions import Permission
 from determined_service.access.principal import Principal
 from determined_service.access.roles import ROLES, Role
 from determined_service.access.rules import Action, authorise
-from determined_service.access.targets import Kind, Target, Workspace
+from determined_service.access.targets import HomeWorkspace, Kind, Target
 from determined_service.base import topics
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.base.hub import notify
@@ -119,10 +119,12 @@ def readable_groups(subject: Principal) -> sa.ColumnElement[bool]:
 
 async def _places(
     conn: AsyncConnection, subject: Principal, ids: set[int | None]
-) -> dict[int | None, Workspace]:
+) -> dict[int | None, HomeWorkspace]:
     w = workspaces.c
     rows = await conn.execute(sa.select(w.id, w.name).where(w.id.in_(ids)))
-    found: dict[int | None, Workspace] = {row.id: Workspace(row.id, row.name) for row in rows}
+    found: dict[int | None, HomeWorkspace] = {
+        row.id: HomeWorkspace(row.id, row.name) for row in rows
+    }
     rights = subject.rights
     for one in ids:
         if one not in found or (

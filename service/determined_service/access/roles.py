@@ -106,8 +106,6 @@ ROLES: Mapping[str, Role] = {
 }
 """By name, in the order in which a refusal looks for the one that would do: the least first."""
 
-BY_ID: Mapping[int, Role] = {role.id: role for role in ROLES.values()}
-
 
 def least(permission: Permission, in_one: bool) -> Role:
     """The role that a refusal advises; ``in_one``: where it is asked for in a single workspace."""

@@ -57,7 +57,7 @@ Id = int | str | UUID
 
 
 @dataclass(frozen=True, slots=True)
-class Workspace:
+class HomeWorkspace:
     """The workspace in which something lies."""
 
     id: int
@@ -76,7 +76,7 @@ class Owner:
     id: int
     username: str
     tasks: tuple[str, ...] = ()
-    place: Workspace | None = field(default=None, compare=False)
+    place: HomeWorkspace | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class Target:
     kind: Kind
     id: Id | None = None
     owner: Owner | None = None
-    into: Workspace | None = None
+    into: HomeWorkspace | None = None
 
     @property
-    def place(self) -> Workspace | None:
+    def place(self) -> HomeWorkspace | None:
         """The workspace in which it lies or will lie, as far as it has been looked up."""
         return self.into if self.owner is None else self.owner.place
 
@@ -210,7 +210,7 @@ async def find_owners(
 
 def owner_of(row: sa.Row[Any]) -> Owner | None:
     """The owner that the row of such a statement names; None: it belongs to nobody, and lies nowhere."""
-    place = None if row.workspace_id is None else Workspace(row.workspace_id, row.workspace)
+    place = None if row.workspace_id is None else HomeWorkspace(row.workspace_id, row.workspace)
     if row.owner_id is None:
         return None if place is None else Owner(NOBODY, "", place=place)
     tasks = tuple(task for task in (row.submitter, row.task_id) if task is not None)

@@ -145,7 +145,7 @@ _IN_USE = sa.text(
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GarbageChoice:
     """The checkpoints that a policy does not keep and nothing needs, in order; and, by trial, in words, why
     nobody knows which of its checkpoints is the best, where that decides over some."""
 
@@ -153,7 +153,9 @@ class Choice:
     unknown: dict[int, str]
 
 
-async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: KeepPolicy) -> Choice:
+async def outside_policy(
+    conn: AsyncConnection, experiment_id: int, policy: KeepPolicy
+) -> GarbageChoice:
     """Choose the experiment's checkpoints that ``policy`` drops.
 
     One that was found damaged takes no other's rank, and is left to its user: it may be of use yet,
@@ -175,7 +177,7 @@ async def outside_policy(conn: AsyncConnection, experiment_id: int, policy: Keep
     kept = keep(candidates, policy)
     doomed = [row.uuid for row in rows if row.uuid not in kept]
     doomed = sorted(set(doomed) - await in_use(conn, doomed))
-    return Choice(doomed, _unknown(rows, candidates, set(doomed), policy))
+    return GarbageChoice(doomed, _unknown(rows, candidates, set(doomed), policy))
 
 
 def _unknown(

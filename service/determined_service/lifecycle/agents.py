@@ -29,7 +29,7 @@ from determined.common.wire.agents import (
 from determined.common.wire.legs import LegSpec
 from determined.common.wire.times import HEARTBEAT_S
 from determined.expconf.heeding import PROCESSES
-from determined.expconf.resources import Placement
+from determined.expconf.resources import PlacementSection
 from determined_registry.database.tables import agents, pools, slots
 from determined_service.base import topics, units
 from determined_service.base.db import Database
@@ -94,7 +94,7 @@ def _require_slots(found: list[Slot]) -> None:
 
 def _require_labels(labels: Mapping[str, str]) -> None:
     try:
-        Placement.model_validate({"labels": dict(labels)})
+        PlacementSection.model_validate({"labels": dict(labels)})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = next((str(step) for step in first["loc"][1:]), "")

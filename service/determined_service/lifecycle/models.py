@@ -34,9 +34,9 @@ async def apply(
     """``function`` of the registry, in this transaction. Its refusals become the service's."""
     try:
         return await conn.run_sync(function, *args, **kwargs)
-    except registry.NotFound as error:
+    except registry.ModelNotFound as error:
         raise NotFound(str(error)) from None
-    except registry.Conflict as error:
+    except registry.ModelConflict as error:
         raise Conflict(str(error)) from None
     except registry.Invalid as error:
         raise BadRequest(str(error)) from None

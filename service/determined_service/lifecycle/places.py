@@ -16,7 +16,7 @@ from determined_registry.database.tables import experiments, projects, workspace
 from determined_registry.database.tables.people import FIRST, UNCATEGORIZED
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
-from determined_service.access.targets import Kind, Target, Workspace
+from determined_service.access.targets import HomeWorkspace, Kind, Target
 from determined_service.access.visible import visible
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 
@@ -137,7 +137,7 @@ def require_allowed(
     """Raises Forbidden if roles hold for the subject, and none allows to make such a thing in the
     workspace."""
     if subject is not None and subject.rights is not None:
-        authorise(subject, Action.CREATE, Target(made, into=Workspace(workspace_id, workspace)))
+        authorise(subject, Action.CREATE, Target(made, into=HomeWorkspace(workspace_id, workspace)))
 
 
 async def hold(conn: AsyncConnection, place: Place) -> None:

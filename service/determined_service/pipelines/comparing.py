@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.pipeline import Result, Step
+from determined.common.pipeline import PlannedStep, Result
 from determined_registry import models as registry
 from determined_registry.database.tables import pipeline_experiments
 from determined_service.base.errors import Conflict, NotFound
@@ -23,7 +23,7 @@ from determined_service.pipelines.in_trials import DATA_VERSION, champion
 from determined_service.pipelines.machine import Try
 from determined_service.pipelines.of_retraining import CHECK_STEP
 from determined_service.pipelines.promoting import register
-from determined_service.pipelines.rows import Pipeline
+from determined_service.pipelines.rows import StoredPipeline
 from determined_service.state.change import Change
 
 EVALUATIONS = 3
@@ -31,7 +31,7 @@ EVALUATIONS = 3
 MOVED = "the alias was moved by somebody during the evaluation: evaluated again"
 
 
-async def lock_model(conn: AsyncConnection, now: Pipeline, step: Step) -> None:
+async def lock_model(conn: AsyncConnection, now: StoredPipeline, step: PlannedStep) -> None:
     """Locks the model of a step that compares, if there is one."""
     of = step.config.get("comparison")
     if of is None:
@@ -43,7 +43,9 @@ async def lock_model(conn: AsyncConnection, now: Pipeline, step: Step) -> None:
         pass  # it is made when the step promotes
 
 
-async def promote(change: Change, row: sa.Row[Any], now: Pipeline, place: int, one: Try) -> None:
+async def promote(
+    change: Change, row: sa.Row[Any], now: StoredPipeline, place: int, one: Try
+) -> None:
     """Registers the version, and moves the alias if that was decided and nobody must approve it.
 
     Raises BadRequest, NotFound, Forbidden, Conflict.
@@ -80,7 +82,7 @@ async def promote(change: Change, row: sa.Row[Any], now: Pipeline, place: int, o
 
 
 async def answer(
-    change: Change, now: Pipeline, place: int, one: Try, user_id: int, yes: bool, words: str
+    change: Change, now: StoredPipeline, place: int, one: Try, user_id: int, yes: bool, words: str
 ) -> None:
     """A person has approved the promotion that waits, or rejected it. Raises Conflict when the alias has
     moved since the comparison."""
@@ -110,7 +112,7 @@ async def _move(change: Change, found: Result, user_id: int) -> Result:
     return replace(found, metrics={**found.metrics, "promoted": True})
 
 
-async def _evaluate_again(change: Change, now: Pipeline, place: int) -> None:
+async def _evaluate_again(change: Change, now: StoredPipeline, place: int) -> None:
     """The step of the evaluation runs once more, and this one waits for it."""
     of = next(
         at
@@ -131,7 +133,7 @@ async def _evaluate_again(change: Change, now: Pipeline, place: int) -> None:
 
 
 async def _version(
-    change: Change, row: sa.Row[Any], now: Pipeline, place: int, compared: Result
+    change: Change, row: sa.Row[Any], now: StoredPipeline, place: int, compared: Result
 ) -> int:
     decision = compared.decision
     assert decision is not None

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.pipeline import Result, Step, configuration
+from determined.common.pipeline import PlannedStep, Result, configuration
 from determined.common.pipeline.in_trials import trial_configuration
 from determined.common.pipeline.kinds import CHECK
 from determined.common.promotion import PromotionRule, ScoreComparison, ScoresError, decide, trial
@@ -18,7 +18,7 @@ from determined_registry.database.tables import metrics, model_versions, trials
 from determined_service.base.errors import BadRequest, Conflict, NotFound
 from determined_service.lifecycle import models as modelling
 from determined_service.pipelines.machine import Try
-from determined_service.pipelines.rows import Pipeline
+from determined_service.pipelines.rows import StoredPipeline
 from determined_service.views.models import alias_version
 
 DATA_VERSION_CHARS = 1_000
@@ -28,7 +28,9 @@ COMPARED_WITH = "compared_with"
 """The hyperparameter with the champion's version."""
 
 
-async def configure(conn: AsyncConnection, now: Pipeline, step: Step) -> dict[str, Any]:
+async def configure(
+    conn: AsyncConnection, now: StoredPipeline, step: PlannedStep
+) -> dict[str, Any]:
     """The configuration of the step's experiment. Raises ReferenceError_, NotFound."""
     todo = configuration(step, now.results)
     name = todo.get("name") or f"{now.row.name}: {step.name}"
@@ -91,7 +93,9 @@ async def checkpoint_of(conn: AsyncConnection, model: str, version: int | str) -
     return str(found)
 
 
-async def result_of(conn: AsyncConnection, now: Pipeline, step: Step, one: Try) -> Result:
+async def result_of(
+    conn: AsyncConnection, now: StoredPipeline, step: PlannedStep, one: Try
+) -> Result:
     """What the step's experiment, which has completed, has found. Raises Conflict."""
     found = await conn.execute(
         sa.select(trials.c.id, trials.c.hparams, metrics.c.metrics)
@@ -116,7 +120,7 @@ async def result_of(conn: AsyncConnection, now: Pipeline, step: Step, one: Try) 
     return _evaluated(now, step, one, row.id, dict(row.hparams or {}), reported)
 
 
-def _checked(step: Step, one: Try, trial_id: int, reported: dict[str, Any]) -> Result:
+def _checked(step: PlannedStep, one: Try, trial_id: int, reported: dict[str, Any]) -> Result:
     version = reported.get(trial.DATA_VERSION)
     if not isinstance(version, str) or not 0 < len(version) <= DATA_VERSION_CHARS:
         raise Conflict(f"experiment {one.experiment_id} has reported no version of the data")
@@ -126,8 +130,8 @@ def _checked(step: Step, one: Try, trial_id: int, reported: dict[str, Any]) -> R
 
 
 def _evaluated(
-    now: Pipeline,
-    step: Step,
+    now: StoredPipeline,
+    step: PlannedStep,
     one: Try,
     trial_id: int,
     hparams: dict[str, Any],

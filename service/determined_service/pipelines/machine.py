@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from determined.common.pipeline import Plan, Result, Step
+from determined.common.pipeline import PipelinePlan, PlannedStep, Result
 from determined.common.pipeline.kinds import APPROVAL, PROMOTE
 
 # A pipeline is RUNNING, or AWAITING while all that is left waits for people, and ends in one of the others. A
@@ -37,7 +37,7 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StepState:
     """Where a step is."""
 
     state: str
@@ -78,7 +78,7 @@ class Await:
 Move = Expand | Finish | End | Await
 
 
-def next_moves(plan: Plan, standings: Sequence[Standing]) -> list[Move]:
+def next_moves(plan: PipelinePlan, standings: Sequence[StepState]) -> list[Move]:
     """What can be written now; once it is, ask again. Empty: the pipeline waits for its experiments."""
     states = {
         step.name: standing.state for step, standing in zip(plan.steps, standings, strict=True)
@@ -101,7 +101,7 @@ def next_moves(plan: Plan, standings: Sequence[Standing]) -> list[Move]:
     return moves
 
 
-def _asking(plan: Plan, standings: Sequence[Standing]) -> list[str]:
+def _asking(plan: PipelinePlan, standings: Sequence[StepState]) -> list[str]:
     """The steps that wait for a person; none while anything else is to be done or waited for."""
     left = [
         (step, one.state)
@@ -115,7 +115,7 @@ def _asking(plan: Plan, standings: Sequence[Standing]) -> list[str]:
     return []
 
 
-def asks(step: Step, state: str) -> bool:
+def asks(step: PlannedStep, state: str) -> bool:
     """Whether a try of the step, in that state, waits for a person."""
     return step.kind in (APPROVAL, PROMOTE) and state == RUNNING
 
@@ -150,7 +150,7 @@ def _end(states: dict[str, str]) -> End:
     return End(COMPLETED, f"{every} completed")
 
 
-def to_submit(plan: Plan, standings: Sequence[Standing]) -> list[tuple[int, Try]]:
+def to_submit(plan: PipelinePlan, standings: Sequence[StepState]) -> list[tuple[int, Try]]:
     """The tries whose experiments are to be submitted now, each with its step."""
     found: list[tuple[int, Try]] = []
     for place, (step, standing) in enumerate(zip(plan.steps, standings, strict=True)):
@@ -164,7 +164,7 @@ def to_submit(plan: Plan, standings: Sequence[Standing]) -> list[tuple[int, Try]
     return found
 
 
-def waited_for(standings: Sequence[Standing]) -> list[Try]:
+def waited_for(standings: Sequence[StepState]) -> list[Try]:
     """The tries whose experiment's or task's end is waited for."""
     return [
         one

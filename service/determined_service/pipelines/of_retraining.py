@@ -16,7 +16,7 @@ from determined_service.base import topics
 from determined_service.pipelines import machine, rows
 from determined_service.pipelines.in_trials import CHANGED, DATA_VERSION
 from determined_service.pipelines.machine import Try
-from determined_service.pipelines.rows import Pipeline
+from determined_service.pipelines.rows import StoredPipeline
 from determined_service.recurring.events import LOOK
 from determined_service.state.change import Change
 
@@ -85,7 +85,7 @@ async def _tidy_looks(
     )
 
 
-def facts(now: Pipeline) -> dict[str, Any]:
+def facts(now: StoredPipeline) -> dict[str, Any]:
     """The columns of the run, as its pipeline stands. Pure."""
     tries: dict[str, Try | None] = {
         step.name: standing.tries[-1] if standing.tries else None
@@ -119,7 +119,7 @@ def facts(now: Pipeline) -> dict[str, Any]:
     return found | _state(now, promotion)
 
 
-def _state(now: Pipeline, promotion: Try | None) -> dict[str, Any]:
+def _state(now: StoredPipeline, promotion: Try | None) -> dict[str, Any]:
     if promotion is not None and promotion.result is not None:
         return _decided(promotion)
     if (checked := now.results.get(CHECK_STEP)) and not checked[0].metrics[CHANGED]:
@@ -143,7 +143,7 @@ def _state(now: Pipeline, promotion: Try | None) -> dict[str, Any]:
     return {"state": step, "reason": reason}
 
 
-def _failure(now: Pipeline, place: int) -> str | None:
+def _failure(now: StoredPipeline, place: int) -> str | None:
     """Why the step has failed; None: it has not."""
     standing = now.standings[place]
     if standing.state == machine.FAILED:

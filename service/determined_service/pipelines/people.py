@@ -94,7 +94,7 @@ _STOPPING = sa.select(rows.x.pipeline_id).where(rows.x.state == machine.STOPPING
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApprovalAnswer:
     """Of a user who approves a step that waits for it, or rejects it."""
 
     user_id: int
@@ -105,7 +105,7 @@ class Answer:
         return f"{'approved' if self.yes else 'rejected'} by {self.username}"
 
 
-async def answer(change: Change, pipeline_id: int, name: str | None, given: Answer) -> str:
+async def answer(change: Change, pipeline_id: int, name: str | None, given: ApprovalAnswer) -> str:
     """Takes the answer to the step that waits for it; the step's name. One that promotes moves the alias in
     this transaction.
 
@@ -136,7 +136,7 @@ async def answer(change: Change, pipeline_id: int, name: str | None, given: Answ
     return now.plan.steps[place].name
 
 
-def _asked(now: rows.Pipeline, name: str | None) -> tuple[int, Try]:
+def _asked(now: rows.StoredPipeline, name: str | None) -> tuple[int, Try]:
     """The place and the try of the step that waits for a person."""
     asking = {
         step.name: (place, one)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.pipeline import Plan
+from determined.common.pipeline import PipelinePlan
 from determined_registry.database.tables import (
     experiments,
     pipeline_experiments,
@@ -41,7 +41,7 @@ class Again:
     events: tuple[Trigger, ...] = ()
 
 
-def read_again(plan: Plan) -> Again:
+def read_again(plan: PipelinePlan) -> Again:
     """What the pipeline's document says of it. Raises BadRequest."""
     schedule, events, read = None, [], "schedule"
     try:

@@ -11,7 +11,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.pipeline import Plan, Result
+from determined.common.pipeline import PipelinePlan, Result
 from determined_registry.database.tables import (
     pipeline_experiments,
     pipeline_steps,
@@ -22,7 +22,7 @@ from determined_registry.database.tables import (
 from determined_service.access.roles import HAS_ROLES, assigned_to
 from determined_service.base import topics
 from determined_service.base.errors import NotFound
-from determined_service.pipelines.machine import ENDED, RUNNING, WAITING, Standing, Try
+from determined_service.pipelines.machine import ENDED, RUNNING, WAITING, StepState, Try
 from determined_service.state import run_records
 from determined_service.state.change import Change
 
@@ -39,13 +39,13 @@ CURRENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class StoredPipeline:
     """One pipeline as it stands. ``results``: by step that has completed, in the order of its items."""
 
     row: sa.Row[Any]
-    plan: Plan
+    plan: PipelinePlan
     steps: list[sa.Row[Any]]
-    standings: list[Standing]
+    standings: list[StepState]
     results: dict[str, list[Result]]
 
 
@@ -79,9 +79,9 @@ async def find(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]:
     return row
 
 
-async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
+async def load(conn: AsyncConnection, row: sa.Row[Any]) -> StoredPipeline:
     """All of the (locked) pipeline."""
-    plan = Plan.from_json(orjson.loads(row.plan))
+    plan = PipelinePlan.from_json(orjson.loads(row.plan))
     steps = list(
         await conn.execute(
             sa.select(pipeline_steps).where(s.pipeline_id == row.id).order_by(s.step)
@@ -91,7 +91,7 @@ async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
     for one in await conn.execute(CURRENT.where(x.pipeline_id == row.id)):
         tries.setdefault(one.step, []).append(one)
     standings = [
-        Standing(
+        StepState(
             step.state,
             tuple(
                 Try(
@@ -116,7 +116,7 @@ async def load(conn: AsyncConnection, row: sa.Row[Any]) -> Pipeline:
         for place, step in enumerate(steps)
         if step.state == "COMPLETED"
     }
-    return Pipeline(row, plan, steps, standings, results)
+    return StoredPipeline(row, plan, steps, standings, results)
 
 
 async def insert(

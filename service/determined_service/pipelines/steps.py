@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.pipeline import (
+    PlannedStep,
     ReferenceError_,
-    Step,
     configuration,
     items,
     skipped_because,
@@ -30,7 +30,7 @@ from determined_registry.database.tables import experiments, tasks
 from determined_registry.database.tables.people import FIRST
 from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
-from determined_service.access.targets import Kind, Target, Workspace
+from determined_service.access.targets import HomeWorkspace, Kind, Target
 from determined_service.access.visible import seen_of
 from determined_service.base import topics
 from determined_service.base.db import Database, asking
@@ -49,7 +49,7 @@ from determined_service.pipelines import (
     telling,
 )
 from determined_service.pipelines.machine import Await, Expand, Finish, Try
-from determined_service.pipelines.rows import Pipeline
+from determined_service.pipelines.rows import StoredPipeline
 from determined_service.state import run_records, states
 from determined_service.state.change import Change, changing, reader
 from determined_service.submission import cached, launching, placing, submit, user_defaults
@@ -60,7 +60,7 @@ from determined_service.submission.templates import Layers
 class Now:
     """Where a pipeline is. ``topics``: of the experiments and tasks whose end it waits for."""
 
-    pipeline: Pipeline
+    pipeline: StoredPipeline
     topics: tuple[str, ...] = ()
 
 
@@ -112,7 +112,7 @@ async def settle(change: Change, row: sa.Row[Any]) -> None:
         now = await rows.load(change.conn, row)
 
 
-async def _conclude(change: Change, now: Pipeline) -> bool:
+async def _conclude(change: Change, now: StoredPipeline) -> bool:
     """Writes the ends of experiments; whether there were any."""
     waits = machine.waited_for(now.standings)
     if not waits:
@@ -142,7 +142,7 @@ async def _conclude(change: Change, now: Pipeline) -> bool:
 
 
 async def _conclude_one(
-    change: Change, now: Pipeline, place: int, one: Try, awaited: sa.Row[Any] | None
+    change: Change, now: StoredPipeline, place: int, one: Try, awaited: sa.Row[Any] | None
 ) -> None:
     """``awaited``: the experiment or the task, which has ended; None: it was deleted."""
     if awaited is not None and awaited.state == states.COMPLETED:
@@ -158,7 +158,7 @@ async def _conclude_one(
         await rows.set_try(change, now.row.id, place, one, machine.FAILED, reason=reason)
 
 
-async def _complete(change: Change, now: Pipeline, place: int, one: Try) -> None:
+async def _complete(change: Change, now: StoredPipeline, place: int, one: Try) -> None:
     """Writes what the try's experiment, or its command, has found."""
     step, item = now.plan.steps[place], _item(now, place, one)
     try:
@@ -185,13 +185,13 @@ def how_it_ended(what: str, awaited: sa.Row[Any] | None) -> str:
     return f"{what} {how}" + (f": {awaited.reason}" if awaited.reason else "")
 
 
-def _item(now: Pipeline, place: int, one: Try) -> Any:
+def _item(now: StoredPipeline, place: int, one: Try) -> Any:
     if now.plan.steps[place].for_each is None:
         return NO_ITEM
     return now.steps[place].items[one.item]
 
 
-async def _expand(change: Change, now: Pipeline, place: int) -> None:
+async def _expand(change: Change, now: StoredPipeline, place: int) -> None:
     """The step begins, with a try for each of its items."""
     step = now.plan.steps[place]
     listed: list[Any] | None = None
@@ -210,7 +210,9 @@ async def _expand(change: Change, now: Pipeline, place: int) -> None:
         await rows.add_try(change, now.row.id, place, item, 1)
 
 
-async def _submit(db: Database, settings: Settings, now: Pipeline, place: int, one: Try) -> None:
+async def _submit(
+    db: Database, settings: Settings, now: StoredPipeline, place: int, one: Try
+) -> None:
     """Begins the try in the owner's name, unless another process has."""
     try:
         kind = now.plan.steps[place].kind
@@ -231,7 +233,7 @@ async def _submit(db: Database, settings: Settings, now: Pipeline, place: int, o
 
 
 async def _submit_one(
-    db: Database, settings: Settings, now: Pipeline, place: int, one: Try
+    db: Database, settings: Settings, now: StoredPipeline, place: int, one: Try
 ) -> None:
     row, step = now.row, now.plan.steps[place]
     if step.kind in IN_TRIALS:
@@ -244,7 +246,7 @@ async def _submit_one(
     if config.get("name") is None:
         config["name"] = _name(now, step, one)
     layers = await _defaults(db, row.owner_id)
-    submission = submit.Submission(config=orjson.dumps(config).decode(), layers=layers)
+    submission = submit.SubmissionRequest(config=orjson.dumps(config).decode(), layers=layers)
     own = inherited(row.project_id)
     subject = promoting.subject(row)
     within = await placing.of_experiment(
@@ -285,7 +287,7 @@ async def _submit_one(
 
 
 async def _launch_one(
-    db: Database, settings: Settings, now: Pipeline, place: int, one: Try
+    db: Database, settings: Settings, now: StoredPipeline, place: int, one: Try
 ) -> None:
     row, step = now.row, now.plan.steps[place]
     config = {"description": _name(now, step, one), **configuration(step, now.results)}
@@ -333,7 +335,7 @@ def launch_of(
     return launching.Launch(kind, config, model_def_hash=code, place=place, layers=layers)
 
 
-async def _do_one(db: Database, now: Pipeline, place: int, one: Try) -> None:
+async def _do_one(db: Database, now: StoredPipeline, place: int, one: Try) -> None:
     """Asks a person, or promotes, once. If the pipeline ends by that, it does so in this transaction."""
     step = now.plan.steps[place]
     todo = configuration(step, now.results)
@@ -375,7 +377,7 @@ async def _require_owner(conn: AsyncConnection, pipeline_id: int) -> sa.Row[Any]
         raise Conflict(
             f"user {row.username}, in whose name {what}, is deactivated: let another user {todo}"
         )
-    target = Target(Kind.EXPERIMENT, into=Workspace(row.workspace_id, row.workspace))
+    target = Target(Kind.EXPERIMENT, into=HomeWorkspace(row.workspace_id, row.workspace))
     try:
         authorise(promoting.subject(row), Action.SUBMIT, target, "submit")
     except Forbidden as refusal:
@@ -402,6 +404,6 @@ async def _is_open(change: Change, pipeline_id: int, place: int, one: Try) -> bo
     return last is not None and (last.attempt, last.state) == (one.attempt, machine.WAITING)
 
 
-def _name(now: Pipeline, step: Step, one: Try) -> str:
+def _name(now: StoredPipeline, step: PlannedStep, one: Try) -> str:
     name = f"{now.row.name}: {step.name}"
     return name if step.for_each is None else f"{name} [{one.item}]"

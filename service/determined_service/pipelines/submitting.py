@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.common.cluster_config import Quotas
-from determined.common.pipeline import Plan, Step, check, read, some_examples
+from determined.common.pipeline import PipelinePlan, PlannedStep, check, read, some_examples
 from determined.common.pipeline.kinds import COMMAND, PROMOTE
 from determined.common.wire import limits
 from determined.expconf import ConfigError, Document
@@ -44,9 +44,9 @@ class PreparedPipeline:
     ``examples``: complete ones in which something is not known yet; ``commands``: those that are known.
     ``again``: when it runs again."""
 
-    plan: Plan
+    plan: PipelinePlan
     text: str
-    known: dict[str, tuple[submit.Submission, submit.PreparedExperiment]]
+    known: dict[str, tuple[submit.SubmissionRequest, submit.PreparedExperiment]]
     examples: dict[str, dict[str, Any]]
     commands: dict[str, tuple[launching.Launch, launching.PreparedLaunch]]
     again: repeating.Again
@@ -76,7 +76,7 @@ async def prepare(
             raise BadRequest(f"step {step.name}: code: no modelDefinitions.{step.code} was sent")
     async with reader(db).connect() as conn:
         layers = await user_defaults.find(conn, user.user_id)
-    known: dict[str, tuple[submit.Submission, submit.PreparedExperiment]] = {}
+    known: dict[str, tuple[submit.SubmissionRequest, submit.PreparedExperiment]] = {}
     complete: dict[str, dict[str, Any]] = {}
     for name, (text, is_open) in examples.items():
         try:
@@ -86,7 +86,7 @@ async def prepare(
             if is_open:
                 complete[name] = await submit.completed(text, settings, layers, place=within)
             else:
-                submission = submit.Submission(config=text, layers=layers)
+                submission = submit.SubmissionRequest(config=text, layers=layers)
                 known[name] = (submission, await submit.prepare(submission, settings, within))
         except BadRequest as error:
             if not is_open:
@@ -106,7 +106,7 @@ async def prepare(
     return PreparedPipeline(plan, text, known, complete, commands, again, place)
 
 
-def _read(given: dict[str, Any]) -> tuple[Plan, dict[str, tuple[str, bool]]]:
+def _read(given: dict[str, Any]) -> tuple[PipelinePlan, dict[str, tuple[str, bool]]]:
     try:
         draft = read(Document(given, ""))
         check(draft, MOST_ITEMS)
@@ -156,7 +156,7 @@ async def check_against(
 async def _check_command(
     conn: AsyncConnection,
     prepared: PreparedPipeline,
-    step: Step,
+    step: PlannedStep,
     settings: Settings,
     user: Principal,
 ) -> list[str]:

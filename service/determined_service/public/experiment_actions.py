@@ -119,8 +119,8 @@ class NewExperiment(WithFiles):
             )
         return self
 
-    def submission(self, layers: Layers) -> submit.Submission:
-        return submit.Submission(
+    def submission(self, layers: Layers) -> submit.SubmissionRequest:
+        return submit.SubmissionRequest(
             config=self.config,
             model_definition=self.model_definition,
             definition=self._packed,
@@ -309,7 +309,9 @@ async def _layers(db: Database, given: NewExperiment, user: Principal) -> Layers
         return await user_defaults.layers(conn, given.template, user.user_id)
 
 
-async def _submitted(db: Database, submission: submit.Submission, owner_id: int) -> int | None:
+async def _submitted(
+    db: Database, submission: submit.SubmissionRequest, owner_id: int
+) -> int | None:
     if submission.flow_run_id is None and submission.idempotency_key is None:
         return None
     async with reader(db).connect() as conn:

@@ -160,7 +160,7 @@ async def approve_step(
 ) -> Response:
     """Approves the step that waits for it, or rejects it, which fails it; answers its name (`step`). 409 when
     none waits."""
-    said = people.Answer(user.user_id, user.username, given.approve)
+    said = people.ApprovalAnswer(user.user_id, user.username, given.approve)
     async with changing(db) as change:
         name = await people.answer(change, pipeline_id, given.step, said)
     return JsonResponse({"step": name})

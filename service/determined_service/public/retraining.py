@@ -101,7 +101,7 @@ async def put_retraining(
     async with reader(db).connect() as conn:
         model = await find_model(conn, model_name)
         layers = await user_defaults.find(conn, user.user_id)
-    submission = submit.Submission(
+    submission = submit.SubmissionRequest(
         config=given.config,
         model_definition=given.modelDefinition,
         definition=given._packed,
@@ -207,7 +207,7 @@ async def approve_run(model_name: str, given: RunApproval, user: Changer, db: Db
     """Approves the run that waits, which moves the alias, or rejects it."""
     async with changing(db) as change:
         model = await find_model(change.conn, model_name)
-        said = of_pipelines.Answer(user.user_id, user.username, given.approve)
+        said = of_pipelines.ApprovalAnswer(user.user_id, user.username, given.approve)
         run_id = await people.answer(change, model.id, said)
     return JsonResponse({"runId": run_id})
 

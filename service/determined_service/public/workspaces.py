@@ -31,8 +31,8 @@ from determined_service.access.dependencies import (
 from determined_service.access.principal import Principal
 from determined_service.access.roles import WORKSPACE_ADMIN
 from determined_service.access.rules import Action, authorise
+from determined_service.access.targets import HomeWorkspace, Kind, Owners, Target
 from determined_service.access.targets import Id as TargetId
-from determined_service.access.targets import Kind, Owners, Target, Workspace
 from determined_service.base.bounds import Id, ManyIds, ManyNames, Name, Text
 from determined_service.base.errors import Forbidden
 from determined_service.base.json import JsonResponse
@@ -90,7 +90,7 @@ class WorkspaceChange(BaseModel):
         conn: AsyncConnection,
         user: Principal,
         settings: Settings,
-        workspace: Workspace | None = None,
+        workspace: HomeWorkspace | None = None,
     ) -> dict[str, Any]:
         """The columns to set. Raises BadRequest; Forbidden for the account on agents, which administrators
         set."""
@@ -203,7 +203,7 @@ async def change_workspace(
     async with changing(db) as change:
         row = await keeping.lock_workspace(change.conn, workspace_id, "be changed")
         keeping.require_not_archived(row, "workspace", "be changed")
-        values = await given.values(change.conn, user, settings, Workspace(row.id, row.name))
+        values = await given.values(change.conn, user, settings, HomeWorkspace(row.id, row.name))
         await keeping.change_workspace(change.conn, workspace_id, values)
         return JsonResponse(
             {

@@ -9,8 +9,8 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.pipeline import Plan as PipelinePlan
-from determined.common.pipeline import Step
+from determined.common.pipeline import PipelinePlan as PipelinePlan
+from determined.common.pipeline import PlannedStep
 from determined.common.pipeline.kinds import CHECK, EVALUATE, PROMOTE
 from determined_registry.database.tables import retraining_runs
 from determined_service.pipelines import of_retraining as run
@@ -37,7 +37,7 @@ async def plan_of(
     steps, when = [], None
     if plan.checks_data:
         check = await _check(conn, retraining, plan, model, run_id, forced=forced)
-        steps.append(Step(run.CHECK_STEP, check, code=code, kind=CHECK))
+        steps.append(PlannedStep(run.CHECK_STEP, check, code=code, kind=CHECK))
         overrides["data.version"] = f"${{steps.{run.CHECK_STEP}.best.metrics.data_version}}"
         when = f"${{steps.{run.CHECK_STEP}.best.metrics.changed}}"
     champion = await alias_version(conn, retraining.model_id, plan.alias)
@@ -57,9 +57,9 @@ async def plan_of(
     }
     promotion = {"comparison": run.EVALUATE_STEP, "approval": plan.approval}
     steps += [
-        Step(run.TRAIN_STEP, config, overrides, needs, code=code, when=when),
-        Step(run.EVALUATE_STEP, given, needs=(run.TRAIN_STEP,), code=code, kind=EVALUATE),
-        Step(run.PROMOTE_STEP, promotion, needs=(run.EVALUATE_STEP,), kind=PROMOTE),
+        PlannedStep(run.TRAIN_STEP, config, overrides, needs, code=code, when=when),
+        PlannedStep(run.EVALUATE_STEP, given, needs=(run.TRAIN_STEP,), code=code, kind=EVALUATE),
+        PlannedStep(run.PROMOTE_STEP, promotion, needs=(run.EVALUATE_STEP,), kind=PROMOTE),
     ]
     return PipelinePlan(f"retrain {model}", tuple(steps))
 

@@ -45,7 +45,7 @@ async def put(
     settings: Settings,
     model: str,
     plan: Plan,
-    submission: submit.Submission,
+    submission: submit.SubmissionRequest,
     prepared: submit.PreparedExperiment,
     config: str,
     owner_id: int,
@@ -123,7 +123,7 @@ async def pause(change: Change, model_id: int, paused: bool) -> None:
     change.notify(topics.RETRAININGS)
 
 
-async def answer(change: Change, model_id: int, given: of_pipelines.Answer) -> int:
+async def answer(change: Change, model_id: int, given: of_pipelines.ApprovalAnswer) -> int:
     """A person approves the run that waits, or rejects it; the run's id.
 
     Raises Conflict when none waits, or the alias was moved since the challenger was compared.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from determined.common.pipeline.kinds import FUNCTION
 from determined.common.promotion import PromotionRule, RuleError
 from determined_service.base.errors import BadRequest
 from determined_service.recurring.schedules import Line, Schedule, next_after
 from determined_service.recurring.triggers import MOST, Alias, Trigger
-
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 class Plan(BaseModel):
@@ -37,7 +35,7 @@ class Plan(BaseModel):
     @field_validator("evaluate", "data_version")
     @classmethod
     def _is_function(cls, name: str | None) -> str | None:
-        if name is not None and not _FUNCTION.fullmatch(name):
+        if name is not None and not FUNCTION.fullmatch(name):
             raise ValueError("expected module:function, both of the model definition")
         return name
 

@@ -52,7 +52,7 @@ _INSERT = sa.insert(experiments).returning(
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class SubmissionRequest:
     """The request of a submission (upstream's ``CreateExperimentRequest``, plus ``flow_run_id``)."""
 
     config: str
@@ -97,7 +97,7 @@ class SubmissionPlan:
 
 
 async def prepare(
-    submission: Submission, settings: Settings, place: Place = FIRST_PLACE
+    submission: SubmissionRequest, settings: Settings, place: Place = FIRST_PLACE
 ) -> PreparedExperiment:
     """The checks without the database, which take most of the time. Raises BadRequest with all errors."""
     text = submission.config
@@ -131,7 +131,7 @@ def _prepare(
 
 async def plan(
     conn: AsyncConnection,
-    submission: Submission,
+    submission: SubmissionRequest,
     prepared: PreparedExperiment,
     settings: Settings,
     owner_id: int,
@@ -180,7 +180,7 @@ async def completed(
     return config
 
 
-async def _of_parent(conn: AsyncConnection, submission: Submission) -> str | None:
+async def _of_parent(conn: AsyncConnection, submission: SubmissionRequest) -> str | None:
     """The parent's model definition: a fork that brings none has that. Raises BadRequest."""
     parent = submission.parent_id
     if parent is None:
@@ -196,7 +196,7 @@ async def _of_parent(conn: AsyncConnection, submission: Submission) -> str | Non
 
 
 async def find_submitted(
-    conn: AsyncConnection, submission: Submission, owner_id: int
+    conn: AsyncConnection, submission: SubmissionRequest, owner_id: int
 ) -> int | None:
     """The experiment that this submission has made already: that of its Prefect run, or of its key."""
     if submission.flow_run_id is not None:
@@ -216,7 +216,7 @@ async def find_submitted(
     return found.scalar_one_or_none()
 
 
-async def _once(conn: AsyncConnection, submission: Submission, owner_id: int) -> None:
+async def _once(conn: AsyncConnection, submission: SubmissionRequest, owner_id: int) -> None:
     """Two requests of one submission are one experiment: the second waits here, then raises Conflict."""
     key = submission.idempotency_key and f"{owner_id}/{submission.idempotency_key}"
     one = submission.flow_run_id or key
@@ -230,7 +230,7 @@ async def _once(conn: AsyncConnection, submission: Submission, owner_id: int) ->
 async def store(
     change: Change,
     plan: SubmissionPlan,
-    submission: Submission,
+    submission: SubmissionRequest,
     owner_id: int,
     submitted_by: str | None = None,
 ) -> int:

@@ -8,7 +8,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from determined.common.pipeline import Plan
+from determined.common.pipeline import PipelinePlan
 from determined_registry.database.tables import (
     kept_runs,
     pipeline_experiments,
@@ -85,7 +85,7 @@ async def find_pipeline(
         return None
     sees_all = viewer is not None and viewer.owns(row.owner_id)
     text = await conn.execute(sa.select(p.plan).where(p.id == pipeline_id))
-    plan = Plan.from_json(orjson.loads(text.scalar_one()))
+    plan = PipelinePlan.from_json(orjson.loads(text.scalar_one()))
     steps = list(
         await conn.execute(
             sa.select(pipeline_steps).where(s.pipeline_id == pipeline_id).order_by(s.step)

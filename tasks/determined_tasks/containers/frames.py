@@ -22,7 +22,7 @@ MARK_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Frame:
+class LogFrame:
     """One record of the engine's log: a line, or a part of a long one.
 
     ``time_s``: seconds since the epoch; ``time_ns`` is the same without loss.
@@ -34,7 +34,7 @@ class Frame:
     time_ns: int = field(default=0, compare=False)
 
 
-def parse(chunks: Iterable[bytes]) -> Iterator[Frame]:
+def parse(chunks: Iterable[bytes]) -> Iterator[LogFrame]:
     """The frames in the engine's answer, which comes in ``chunks`` of any size, with timestamps.
 
     A frame that is cut off at the end is left out.
@@ -51,7 +51,7 @@ def parse(chunks: Iterable[bytes]) -> Iterator[Frame]:
             stamp, _, data = bytes(held[start + _HEADER.size : end]).partition(b" ")
             start = end
             time_ns = _nanoseconds(stamp.decode())
-            yield Frame(_NAMES.get(kind, "stdout"), time_ns / 1e9, data, time_ns)
+            yield LogFrame(_NAMES.get(kind, "stdout"), time_ns / 1e9, data, time_ns)
         del held[:start]
 
 
@@ -61,7 +61,7 @@ def _nanoseconds(stamp: str) -> int:
     return seconds * 1_000_000_000 + int(fraction.ljust(9, "0")[:9] or 0)
 
 
-def mend(frames: Iterable[Frame]) -> Iterator[Frame]:
+def mend(frames: Iterable[LogFrame]) -> Iterator[LogFrame]:
     """The frames with the ends of long lines, which the engine's ``local`` log leaves out.
 
     It cuts lines at :data:`LARGEST` bytes, and what follows such a part without an end is the line's last
@@ -79,7 +79,7 @@ def mend(frames: Iterable[Frame]) -> Iterator[Frame]:
         yield replace(frame, data=b"\n" + frame.data) if lacks_end else frame
 
 
-def follow(client: APIClient, container: str) -> Iterator[Frame]:
+def follow(client: APIClient, container: str) -> Iterator[LogFrame]:
     """Every frame from the container's start to its end.
 
     After an interruption the log is read from its beginning again, and what was seen is skipped: the
@@ -129,14 +129,14 @@ class _Mark:
     def since(self) -> str:
         return f"{self._time_ns // 1_000_000_000}.{self._time_ns % 1_000_000_000:09d}"
 
-    def note(self, frame: Frame) -> None:
+    def note(self, frame: LogFrame) -> None:
         if frame.time_ns > self._time_ns + MARK_NS:
             self._time_ns, self.count = frame.time_ns, 0
         if frame.time_ns >= self._time_ns:
             self.count += 1
 
 
-def _read(client: APIClient, url: str, params: dict[str, str]) -> Iterator[Frame]:
+def _read(client: APIClient, url: str, params: dict[str, str]) -> Iterator[LogFrame]:
     params = {"stdout": "1", "stderr": "1", "timestamps": "1", **params}
     with client.get(url, params=params, stream=True, timeout=None) as response:
         client._raise_for_status(response)

@@ -86,7 +86,7 @@ def refused(image: str, words: str, has_credentials: bool) -> ImageError | None:
     return None
 
 
-class Progress:
+class PullProgress:
     """Sums up the layers of a pull. ``say`` gets a line at most each :data:`PROGRESS_SECONDS`."""
 
     def __init__(
@@ -147,7 +147,7 @@ def ensure(
     began = time.monotonic()
     say(f"pulling image {image}")
     for left in reversed(range(TRIES)):
-        failure = _pull(client, image, auth, Progress(image, say), is_stopped)
+        failure = _pull(client, image, auth, PullProgress(image, say), is_stopped)
         if is_stopped():
             return None
         if failure is None:
@@ -166,7 +166,7 @@ def _pull(
     client: APIClient,
     image: str,
     auth: dict[str, str] | None,
-    progress: Progress,
+    progress: PullProgress,
     is_stopped: Callable[[], bool],
 ) -> str | None:
     """Pull the image. Returns the reason of a failure in the engine's words, or None."""

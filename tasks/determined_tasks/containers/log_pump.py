@@ -23,7 +23,7 @@ import orjson
 
 from determined.common.api import Session
 from determined.common.wire.legs import LogLine, LogOwner
-from determined_tasks.containers.frames import Frame
+from determined_tasks.containers.frames import LogFrame
 from determined_tasks.log_lines import LineSplitter, parse
 from determined_tasks.log_shipping import deliver
 from determined_tasks.supervision import write_private
@@ -71,7 +71,7 @@ class LogPump:
         self,
         service: Session,
         owner: LogOwner,
-        frames: Iterable[Frame],
+        frames: Iterable[LogFrame],
         record: Path,
         workdir: str,
     ) -> None:
@@ -82,7 +82,7 @@ class LogPump:
         self._owner = owner
         self._frames = frames
         self._record = record
-        self._waiting: queue.Queue[Frame | None] = queue.Queue(WAITING_FRAMES)
+        self._waiting: queue.Queue[LogFrame | None] = queue.Queue(WAITING_FRAMES)
         self._splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
         self._thread = threading.Thread(target=self._run, name="log-pump", daemon=True)
 
@@ -159,7 +159,7 @@ class LogPump:
         is_progress = any(splitter.is_progress for splitter in self._splitters.values())
         return PROGRESS_SECONDS if is_progress else None
 
-    def _cut(self, frame: Frame) -> list[bytes]:
+    def _cut(self, frame: LogFrame) -> list[bytes]:
         lines = self._splitters[frame.stream].feed(frame.data)
         self._feed(frame.stream, lines)
         return lines

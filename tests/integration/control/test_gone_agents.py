@@ -12,7 +12,7 @@ import httpx
 import pytest
 import uvicorn
 
-from determined_service.__main__ import Server
+from determined_service.__main__ import GracefulServer
 from determined_service.loops.reconciler import Reconciler
 from determined_service.scheduling.placement import schedule_once
 from tests.integration.control.test_search_path import SINGLE
@@ -98,7 +98,7 @@ async def url(world: World) -> AsyncIterator[str]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(16)
         config = uvicorn.Config(world.app, log_level="warning", lifespan="off")
-        server = Server(world.app, config)
+        server = GracefulServer(world.app, config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True

@@ -19,7 +19,7 @@ import uvicorn
 import yaml
 
 from determined_registry.database.tables import allocation_resources
-from determined_service.__main__ import Server
+from determined_service.__main__ import GracefulServer
 from tests.integration.control.world import Driver, Trial, World, ok
 from tests.integration.machines import Machine, machines
 from tests.waiting import TIMEOUT_S, until_async
@@ -40,7 +40,7 @@ async def network(world: World) -> AsyncIterator[tuple[str, list[Machine]]]:
         listener.bind((here, 0))
         listener.listen(128)
         config = uvicorn.Config(world.app, log_level="warning", lifespan="off")
-        server = Server(world.app, config)
+        server = GracefulServer(world.app, config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         yield f"http://{here}:{listener.getsockname()[1]}", others
         server.should_exit = True

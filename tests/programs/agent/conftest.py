@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from determined_deployments.agent.agent import Agent
+from determined_deployments.agent.agent import AgentRunner
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.fork_server import plans
 from tests.programs.legs.fake_service import FakeService, archive
@@ -117,9 +117,9 @@ def _no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(config: AgentConfig) -> AsyncIterator[Agent]:
+async def running(config: AgentConfig) -> AsyncIterator[AgentRunner]:
     """An agent in this process."""
-    agent = Agent(config)
+    agent = AgentRunner(config)
     task = asyncio.create_task(agent.run())
     try:
         yield agent

@@ -26,9 +26,9 @@ from determined.common.wire.agents import Slot
 from determined.common.wire.legs import ExitKind
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers.base import (
-    Command,
     Exit,
     Job,
+    JobCommand,
     Kind,
     Launcher,
     LaunchError,
@@ -97,10 +97,10 @@ class SubprocessLauncher(Launcher):
         empty, order = folder / "empty", folder / "order"
         empty.mkdir()
         program = job.program
-        if not isinstance(program, Command):
+        if not isinstance(program, JobCommand):
             call = {"function": program.function, "argument": program.argument}
             order.write_text(json.dumps(call))
-            program = Command([sys.executable, "-P", "-m", CALL, str(order)])
+            program = JobCommand([sys.executable, "-P", "-m", CALL, str(order)])
         node = await asyncio.create_subprocess_exec(
             *("/bin/sh", "-c", NODE, "node", *program.argv),
             env={**os.environ, **program.env, "NODE": str(folder)},

@@ -21,7 +21,7 @@ from determined.common.wire.agents import Slot
 from determined.common.wire.message import WireError
 from determined.common.wire.version import VERSION
 from determined_deployments.agent import agent as agents
-from determined_deployments.agent.agent import Agent, AgentRefused
+from determined_deployments.agent.agent import AgentRefused, AgentRunner
 from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers import built_in
 from determined_deployments.agent.launchers.testing_agent import no_model_definition
@@ -405,7 +405,7 @@ async def test_fault_in_a_loop_ends_the_agent(config: AgentConfig, control: Fake
     """An answer that no service sends: the agent must end rather than seem to work."""
     control.answers["work"] = lambda body: (200, {"launch": []})
     with pytest.raises(WireError, match="kill"):
-        await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
+        await asyncio.wait_for(AgentRunner(config).run(), TIMEOUT_S)
 
 
 @pytest.mark.parametrize("status", [400, 409])
@@ -427,7 +427,7 @@ async def test_an_agent_that_is_refused_ends_and_leaves_the_legs_that_it_found(
     words = "agent agent-1 runs release 0.1.0, too old for this service"
     control.answers["register"] = lambda body: (status, {"error": {"error": words}})
     with pytest.raises(AgentRefused, match=words):
-        await asyncio.wait_for(Agent(config).run(), TIMEOUT_S)
+        await asyncio.wait_for(AgentRunner(config).run(), TIMEOUT_S)
     assert control.exits == {}
     assert control.signed_off == []
     go.touch()

@@ -188,7 +188,7 @@ def test_batches_are_cut_by_time_and_size(tmp_path, service: FakeService) -> Non
     import threading
 
     with Session(service.url, "token") as link:
-        shipper = log_shipping.LogShipper(
+        shipper = log_shipping.LegLogShipper(
             link, {"task_id": "t", "allocation_id": "a"}, tmp_path / "s"
         )
         thread = threading.Thread(target=shipper.run)

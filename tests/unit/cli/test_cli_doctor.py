@@ -13,7 +13,7 @@ import pytest
 
 from determined.cli.doctor import examine
 from determined.cli.doctor.facts import Facts, Local
-from determined.cli.doctor.judge import Finding, judge
+from determined.cli.doctor.judge import Diagnosis, judge
 from determined.common.local_cluster import LocalCluster
 from tests.unit.cli.conftest import Det
 from tests.unit.sdk.fake_service import FakeService
@@ -99,7 +99,7 @@ def local(**states: str) -> Local:
     return Local("/data", components, prefect_url="http://p")
 
 
-def bad(facts: Facts) -> dict[str, Finding]:
+def bad(facts: Facts) -> dict[str, Diagnosis]:
     """The findings that are not OK, by their subject."""
     return {found.check: found for found in judge(facts) if found.status != "OK"}
 
@@ -420,7 +420,7 @@ def test_prefects_own_word(tmp_path: Path) -> None:
 def test_programs_that_agents_lack_are_not_a_fault() -> None:
     lacks = {"sshd": "install openssh-server", "jupyterlab": "pip install x[notebook]"}
     found = {one.check: one for one in judge(changed("agents", 0, "lacks", to=lacks))}
-    assert found["programs"] == Finding(
+    assert found["programs"] == Diagnosis(
         "programs",
         "OK",
         "agent a1 has no JupyterLab for det notebook (pip install x[notebook]), no sshd for scp, rsync and "

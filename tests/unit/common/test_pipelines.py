@@ -103,6 +103,7 @@ WRONG = [
         "evaluate.funktion: unknown field; did you mean 'function'?",
     ),
     (HEAD + EVALUATE.replace("e:e", "e") + "}}", "evaluate.function: expected module:function"),
+    (HEAD + EVALUATE.replace("e:e", f"e:{'e' * 499}") + "}}", "of at most 500 characters"),
     (HEAD + EVALUATE + "rule: {metric: a}}}", "evaluate.against: expected the model that the rule"),
     (HEAD + EVALUATE + "against: {model: m}}}", "evaluate.rule: expected a rule (rule: expected"),
     (HEAD + EVALUATE + "against: m, rule: {}}}", "evaluate.against: expected a mapping such as"),
@@ -185,7 +186,7 @@ def test_a_step_runs_if_its_condition_is_true(condition: str, holds: bool) -> No
 
 def test_a_false_condition_says_its_values_but_no_items() -> None:
     def why(condition: str) -> str | None:
-        step = pipeline.Step("c", {}, when=condition)
+        step = pipeline.PlannedStep("c", {}, when=condition)
         return pipeline.skipped_because(step, {"a": [result(item="s3cret")]})
 
     said = why("${steps.a.best.metrics.accuracy} > 0.95 or ${steps.a.best.item} == 'x'")
@@ -265,7 +266,7 @@ RESULTS = {
     ],
 )
 def test_a_reference_keeps_its_type(text: str, value: Any) -> None:
-    step = pipeline.Step("c", {"x": text})
+    step = pipeline.PlannedStep("c", {"x": text})
     found = pipeline.configuration(step, RESULTS, ["first", "second"])["x"]
     assert (found, type(found)) == (value, type(value))
 
@@ -277,7 +278,7 @@ def test_a_reference_that_leads_to_nothing_says_so() -> None:
         ("${steps.b[7].best.trial}", "has 3 experiments"),
     ):
         with pytest.raises(references.ReferenceError_, match="(?s)" + words.replace("[", r"\[")):
-            pipeline.configuration(pipeline.Step("c", {"x": text}), RESULTS)
+            pipeline.configuration(pipeline.PlannedStep("c", {"x": text}), RESULTS)
 
 
 def test_fields_are_set_where_they_are_named() -> None:
@@ -290,8 +291,8 @@ def test_fields_are_set_where_they_are_named() -> None:
 
 
 def test_items_are_public_unless_they_may_be_secrets() -> None:
-    public = pipeline.Step("a", {"hyperparameters": {"x": "${item}"}}, {"name": "n ${item}"})
-    secret = pipeline.Step("a", {"environment": {"environment_variables": ["T=${item}"]}})
+    public = pipeline.PlannedStep("a", {"hyperparameters": {"x": "${item}"}}, {"name": "n ${item}"})
+    secret = pipeline.PlannedStep("a", {"environment": {"environment_variables": ["T=${item}"]}})
     assert (public.items_are_public, secret.items_are_public) == (True, False)
 
 
@@ -337,6 +338,6 @@ def test_python_says_the_same_as_yaml() -> None:
         "hyperparameters.one": "${steps.b[1].best.trial}",
         "hyperparameters.id": "${steps.a.experiment.id}",
     }
-    assert pipeline.Plan.from_json(plan.to_json()) == plan
+    assert pipeline.PipelinePlan.from_json(plan.to_json()) == plan
     # Reading the sent text gives the same pipeline.
     assert pipeline.read(Document(plan.to_json())).plan == plan

@@ -75,7 +75,7 @@ LOOK = """
 import asyncio, logging
 from types import SimpleNamespace
 from determined_deployments.agent import __main__ as program
-from determined_deployments.agent.agent import Agent
+from determined_deployments.agent.agent import AgentRunner
 
 async def look(self):
     from kopf._core.intents.piggybacking import login_via_async_client
@@ -87,7 +87,7 @@ async def look(self):
     settings = SimpleNamespace(networking=SimpleNamespace(trust_env=False))
     print((await login_via_async_client(logger=logging.getLogger(), settings=settings)).server)
 
-Agent.run = look
+AgentRunner.run = look
 program.main()
 """
 

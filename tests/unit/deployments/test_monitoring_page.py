@@ -29,7 +29,7 @@ def test_the_lines_to_look_for_are_written_by_the_part_that_is_named() -> None:
 
 def test_every_check_of_the_doctor_has_a_row() -> None:
     text = (ROOT / "harness/determined/cli/doctor/judge.py").read_text()
-    named = set(re.findall(r"Finding\(\s*f?\"([a-z ]+)", text))
+    named = set(re.findall(r"Diagnosis\(\s*f?\"([a-z ]+)", text))
     rows = " ".join(re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE))
     # Lines that are never more than OK have none.
     assert {name.strip() for name in named} - {"programs", "stuck"} == {

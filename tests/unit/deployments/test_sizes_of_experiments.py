@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from determined_deployments.agent import experiments
-from determined_deployments.agent.experiments import Experiments
+from determined_deployments.agent.experiments import ExperimentDirs
 from determined_tasks import experiment_dir
 from tests.waiting import until_async
 
@@ -37,7 +37,7 @@ async def test_sizes_are_told_until_the_service_has_them(
 ) -> None:
     monkeypatch.setattr(experiments, "MEASURE_S", 0.0)
     installed(tmp_path, 1, 10)
-    kept = Experiments(tmp_path)
+    kept = ExperimentDirs(tmp_path)
     kept.of_cluster("c")
     first = await until_async("sizes", kept.untold_sizes)
     assert first["1"] >= 10 * BLOCK
@@ -63,7 +63,7 @@ async def test_what_a_command_installs_is_measured_while_it_runs(
     (site / "module.so").write_bytes(b"x" * BLOCK * 10)
     # A trial shares its experiment's packages; the leg of another machine is not here.
     (tmp_path / "allocations/7.x.1/workdir").mkdir(parents=True)
-    kept = Experiments(tmp_path)
+    kept = ExperimentDirs(tmp_path)
     kept.of_cluster("c")
 
     def sizes() -> dict[str, int] | None:

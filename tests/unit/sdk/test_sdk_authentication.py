@@ -12,14 +12,14 @@ import pytest
 from determined.common.api import authentication, errors
 from determined.common.api.token_store import TokenStore
 from determined.common.local_cluster import LocalCluster
-from determined.common.master import MasterAddress, Source
+from determined.common.master import AddressSource, MasterAddress
 from tests.unit.sdk.fake_service import URL, FakeService
 
 
 def address(local: bool = False) -> MasterAddress:
     passwords = {"determined": "secret", "admin": "the admin's"}
     record = LocalCluster(Path(), "c-1", "n", URL, "http://p", passwords)
-    return MasterAddress(URL, Source.LOCAL_CLUSTER, record if local else None)
+    return MasterAddress(URL, AddressSource.LOCAL_CLUSTER, record if local else None)
 
 
 def user_of(service: FakeService, **kwargs: object) -> str:

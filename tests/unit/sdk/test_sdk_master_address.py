@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from determined.common import master
-from determined.common.master import Source
+from determined.common.master import AddressSource
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def record(directory: Path, url: str) -> None:
 
 
 def test_the_order(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert master.find() == master.MasterAddress("http://localhost:8080", Source.DEFAULT)
+    assert master.find() == master.MasterAddress("http://localhost:8080", AddressSource.DEFAULT)
 
     record(clean_home / "data", "http://127.0.0.1:7777")
     found = master.find()
-    assert (found.url, found.source) == ("http://127.0.0.1:7777", Source.LOCAL_CLUSTER)
+    assert (found.url, found.source) == ("http://127.0.0.1:7777", AddressSource.LOCAL_CLUSTER)
     assert found.local is not None
     assert not found.chosen
 
@@ -60,10 +60,14 @@ def test_the_order(clean_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert master.find().url == "http://addr:8080"
     monkeypatch.setenv("DET_MASTER", "host:1")
     found = master.find()
-    assert (found.url, found.source, found.local) == ("http://host:1", Source.ENVIRONMENT, None)
+    assert (found.url, found.source, found.local) == (
+        "http://host:1",
+        AddressSource.ENVIRONMENT,
+        None,
+    )
     assert found.chosen
 
     found = master.find("127.0.0.1:7777")
-    assert found.source is Source.ARGUMENT
+    assert found.source is AddressSource.ARGUMENT
     # Even if named by its address, it is the local cluster, with automatic login.
     assert found.local is not None

@@ -10,14 +10,14 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from determined_service.__main__ import Server
+from determined_service.__main__ import GracefulServer
 from tests.listening import listening
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["as the tests", "as the service"])
 async def test_a_servers_data_is_sent_at_once(own: bool) -> None:
     app = FastAPI()
-    server = Server(app, uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    server = GracefulServer(app, uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     given = [listening()] if own else None

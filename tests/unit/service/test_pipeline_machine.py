@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from determined.common.pipeline import Plan, Step
+from determined.common.pipeline import PipelinePlan, PlannedStep
 from determined_service.pipelines.machine import (
     CANCELED,
     COMPLETED,
@@ -17,7 +17,7 @@ from determined_service.pipelines.machine import (
     End,
     Expand,
     Finish,
-    Standing,
+    StepState,
     Try,
     next_moves,
     to_submit,
@@ -25,12 +25,14 @@ from determined_service.pipelines.machine import (
 )
 
 
-def plan(**needs: str) -> Plan:
-    return Plan("p", tuple(Step(name, {}, needs=tuple(of)) for name, of in needs.items()))
+def plan(**needs: str) -> PipelinePlan:
+    return PipelinePlan(
+        "p", tuple(PlannedStep(name, {}, needs=tuple(of)) for name, of in needs.items())
+    )
 
 
-def standing(state: str, *tries: str) -> Standing:
-    return Standing(state, tuple(Try(n, 1, one, one.lower(), n) for n, one in enumerate(tries)))
+def standing(state: str, *tries: str) -> StepState:
+    return StepState(state, tuple(Try(n, 1, one, one.lower(), n) for n, one in enumerate(tries)))
 
 
 def test_steps_begin_when_all_that_they_need_has_completed() -> None:
@@ -46,7 +48,7 @@ def test_steps_begin_when_all_that_they_need_has_completed() -> None:
 
 
 def test_no_more_items_run_at_once_than_the_step_allows() -> None:
-    only = Plan("p", (Step("a", {}, for_each=[1, 2, 3, 4], max_concurrent=2),))
+    only = PipelinePlan("p", (PlannedStep("a", {}, for_each=[1, 2, 3, 4], max_concurrent=2),))
 
     def submitted(*tries: str) -> list[int]:
         return [one.item for _, one in to_submit(only, [standing(RUNNING, *tries)])]
@@ -77,7 +79,14 @@ def test_dependent_steps_are_skipped_and_the_rest_goes_on() -> None:
 
 
 def test_a_pipeline_waits_for_people_once_nothing_else_is_left() -> None:
-    asked = Plan("p", (Step("a", {}), Step("b", {}, kind="approval"), Step("c", {}, needs=("b",))))
+    asked = PipelinePlan(
+        "p",
+        (
+            PlannedStep("a", {}),
+            PlannedStep("b", {}, kind="approval"),
+            PlannedStep("c", {}, needs=("b",)),
+        ),
+    )
     asks, waiting = standing(RUNNING, RUNNING), standing(WAITING)
     assert next_moves(asked, [standing(RUNNING, RUNNING), asks, waiting]) == []
     assert next_moves(asked, [standing(COMPLETED), standing(RUNNING, WAITING), waiting]) == []
@@ -107,12 +116,12 @@ def test_every_pipeline_comes_to_an_end() -> None:
                 if isinstance(move, Expand):
                     now[move.step] = standing(RUNNING, *[WAITING] * draw.randint(1, 3))
                 elif isinstance(move, Finish):
-                    now[move.step] = Standing(move.state)
+                    now[move.step] = StepState(move.state)
             if not moves:
                 place, one = draw.choice(to_submit(asked, now))
                 tries = list(now[place].tries)
                 tries[one.item] = Try(one.item, 1, draw.choice((COMPLETED, COMPLETED, FAILED)))
-                now[place] = Standing(RUNNING, tuple(tries))
+                now[place] = StepState(RUNNING, tuple(tries))
         assert {step.state for step in now} <= set(ENDED) - {CANCELED}
         states = {name: step.state for name, step in zip(names, now, strict=True)}
         for name, of in needs.items():

@@ -8,12 +8,12 @@ from determined_service.access.permissions import CLUSTER_WIDE, Permission, Righ
 from determined_service.access.principal import ALLOCATION, USER, AllocationRef, Principal
 from determined_service.access.roles import ROLES, least, rights_within, standing
 from determined_service.access.rules import PERMITS, RULES, Action, Grant, authorise
-from determined_service.access.targets import Kind, Owner, Target, Workspace
+from determined_service.access.targets import HomeWorkspace, Kind, Owner, Target
 from determined_service.base.errors import Forbidden
 from tests import roles_table
 from tests.roles_table import ALL, NONE, OWN
 
-HERE, THERE = Workspace(7, "vision"), Workspace(8, "o'hara")
+HERE, THERE = HomeWorkspace(7, "vision"), HomeWorkspace(8, "o'hara")
 
 
 def who(role: str, place: int | None = HERE.id) -> Principal:
@@ -32,7 +32,7 @@ def refused(subject: Principal, action: Action, target: Target) -> str | None:
     return None
 
 
-def target(action: Action, kind: Kind, owner: int, place: Workspace) -> Target:
+def target(action: Action, kind: Kind, owner: int, place: HomeWorkspace) -> Target:
     """A thing of that owner in that place, or one that is to be made there."""
     if action in (Action.CREATE, Action.SUBMIT, Action.ASSIGN):
         return Target(kind, into=place)

@@ -11,7 +11,7 @@ import pytest
 
 from determined.common.api import Session, errors
 from determined_tasks.containers import log_pump
-from determined_tasks.containers.frames import LARGEST, Frame, mend, parse
+from determined_tasks.containers.frames import LARGEST, LogFrame, mend, parse
 from determined_tasks.containers.log_pump import LogPump, ShippedUpTo
 from tests.waiting import TIMEOUT_S
 
@@ -29,22 +29,22 @@ def test_frames_come_in_chunks_of_any_size(size: int) -> None:
     whole = raw(1, b"a b\n") + raw(2, b"\xff\0") + raw(1, b"", "2026-01-02T03:04:05Z")
     chunks = [whole[at : at + size] for at in range(0, len(whole), size)]
     first, second, third = parse([*chunks, raw(1, b"cut off")[:-1]])
-    assert first == Frame("stdout", pytest.approx(SECONDS), b"a b\n")
+    assert first == LogFrame("stdout", pytest.approx(SECONDS), b"a b\n")
     assert (second.stream, second.data) == ("stderr", b"\xff\0")
     assert (third.time_s, third.data) == (1767323045.0, b"")
 
 
 def test_the_ends_of_long_lines_are_mended() -> None:
     parts = [b"x" * LARGEST, b"rest", b"next\n", b"y" * LARGEST, b"", b"end\n", b"no end"]
-    given = [Frame("stdout", 1.0, part) for part in parts]
-    given.insert(2, Frame("stderr", 1.0, b"between\n"))
+    given = [LogFrame("stdout", 1.0, part) for part in parts]
+    given.insert(2, LogFrame("stderr", 1.0, b"between\n"))
     text = b"".join(frame.data for frame in mend(given) if frame.stream == "stdout")
     assert text == b"%s\nnext\n%s\nend\nno end" % (b"x" * LARGEST + b"rest", b"y" * LARGEST)
 
 
 def test_a_line_that_an_engine_left_unfinished_goes_on_in_the_next_one() -> None:
     parts = [b"112\n", b"113", b"\n", b"11", b"4\n", b"115\n"]
-    text = b"".join(frame.data for frame in mend(Frame("stdout", 0.0, part) for part in parts))
+    text = b"".join(frame.data for frame in mend(LogFrame("stdout", 0.0, part) for part in parts))
     assert text == b"112\n113\n114\n115\n"
 
 
@@ -77,15 +77,15 @@ class Killed(BaseException):
     pass
 
 
-def frames(count: int) -> Iterator[Frame]:
+def frames(count: int) -> Iterator[LogFrame]:
     for number in range(count):
         # A line comes in three parts, and the parts of two streams between each other.
         for part in (f"{number}", "-x", "\n"):
-            yield Frame("stdout", 1.0, part.encode())
-            yield Frame("stderr", 1.0, b"Traceback (most recent call last):\nValueError: 7\n")
+            yield LogFrame("stdout", 1.0, part.encode())
+            yield LogFrame("stderr", 1.0, b"Traceback (most recent call last):\nValueError: 7\n")
 
 
-def pump(link: Link, record: Path, source: Iterable[Frame]) -> LogPump:
+def pump(link: Link, record: Path, source: Iterable[LogFrame]) -> LogPump:
     owner = log_pump.LogOwner(task_id="t", allocation_id="a", agent_id="g")
     return LogPump(link, owner, source, record, "/run/determined/workdir")
 
@@ -131,6 +131,6 @@ def test_a_service_that_knows_nothing_of_the_allocation_ends_the_shipping(tmp_pa
         def post(self, path: str, **kwargs: Any) -> None:
             raise errors.NotFoundException("no such allocation")
 
-    shipping = pump(Refuses(), tmp_path / "place.json", [Frame("stdout", 1.0, b"x\n")])
+    shipping = pump(Refuses(), tmp_path / "place.json", [LogFrame("stdout", 1.0, b"x\n")])
     shipping.start()
     assert shipping.join(TIMEOUT_S)

@@ -209,7 +209,7 @@ def test_a_registrys_answer_is_put_into_words(words: str, said: str | None) -> N
 
 def test_progress_is_told_seldom() -> None:
     now, said = [0.0], list[str]()
-    progress = images.Progress("x", said.append, lambda: now[0])
+    progress = images.PullProgress("x", said.append, lambda: now[0])
     for second in range(21):
         now[0] = second / 2
         detail = {"current": second * 10_000_000, "total": 400_000_000}

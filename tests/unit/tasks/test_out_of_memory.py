@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from determined_tasks import exit_reason
-from determined_tasks.entrypoint import Start
+from determined_tasks.entrypoint import StartMethod
 from determined_tasks.exit_reason import LegResult, OomKills
 
-PYTHON = Start("program", ("python3", "train.py"))
-SHELL = Start("program", ("sh", "-c", "python3 train.py | tee log"))
+PYTHON = StartMethod("program", ("python3", "train.py"))
+SHELL = StartMethod("program", ("sh", "-c", "python3 train.py | tee log"))
 
 
 @pytest.fixture
@@ -90,12 +90,12 @@ def test_a_real_container(small_container: Path) -> None:
         "import os, subprocess, sys\n"
         f"open({str(small_container / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
         "from determined_tasks import exit_reason\n"
-        "from determined_tasks.entrypoint import Start\n"
+        "from determined_tasks.entrypoint import StartMethod\n"
         "before = exit_reason.oom_kills()\n"
         "hog = subprocess.Popen([sys.executable, '-c', 'x = b\"x\" * (200 << 20)'], "
         "preexec_fn=lambda: open('/proc/self/oom_score_adj', 'w').write('1000'))\n"
         "_, status = os.waitpid(hog.pid, 0)\n"
-        "start = Start('program', ('python3', 'train.py'))\n"
+        "start = StartMethod('program', ('python3', 'train.py'))\n"
         "print(exit_reason.describe(status, start, hook_pending=None, oom_before=before))\n"
     )
     done = subprocess.run(

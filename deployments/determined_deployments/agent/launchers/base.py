@@ -47,7 +47,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Command:
+class JobCommand:
     """A program that begins in a separate empty directory. ``env`` is added to the launcher's."""
 
     argv: list[str]
@@ -72,7 +72,7 @@ class Job:
 
     kind: Kind
     id: str
-    program: Call | Command
+    program: Call | JobCommand
     note: dict[str, Any] = field(default_factory=dict)
     leg: LegSpec | None = None
 

@@ -6,11 +6,11 @@ import asyncio
 import os
 import tempfile
 
-from determined_deployments.agent.launchers.base import Command
+from determined_deployments.agent.launchers.base import JobCommand
 from determined_deployments.agent.launchers.processes import Child
 
 
-async def run_command(command: Command) -> Child:
+async def run_command(command: JobCommand) -> Child:
     """Starts the program as the leader of a session. Raises OSError.
 
     The directory is empty because Prefect's own command begins with a copy of the one that it runs in.

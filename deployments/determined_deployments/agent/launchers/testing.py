@@ -34,8 +34,8 @@ from determined_deployments.agent.held import Held
 from determined_deployments.agent.launchers import built_in
 from determined_deployments.agent.launchers.base import (
     Call,
-    Command,
     Job,
+    JobCommand,
     Kind,
     Launcher,
     LaunchError,
@@ -139,7 +139,7 @@ class LauncherContract:
         self, launcher: Launcher, tmp_path: Path
     ) -> None:
         script = f'test -z "$(ls -A)" && pwd > {tmp_path}/where && exit $CODE'
-        command = Command(["/bin/sh", "-c", script], {"CODE": "4"})
+        command = JobCommand(["/bin/sh", "-c", script], {"CODE": "4"})
         held = Held(launcher, await launcher.start(Job("flow_run", "1", command)))
         assert (await asyncio.wait_for(held.ended, SECONDS)).code == 4
         await held.clean_up()
@@ -151,7 +151,7 @@ class LauncherContract:
     ) -> None:
         """Where only the other side can know that there is no such program, it is an exit code."""
         try:
-            job = Job("flow_run", "1", Command(["/does/not/exist"]))
+            job = Job("flow_run", "1", JobCommand(["/does/not/exist"]))
             held = Held(launcher, await launcher.start(job))
         except LaunchError as error:
             assert "/does/not/exist" in str(error)

@@ -24,7 +24,7 @@ UP = "det deploy local cluster-up"
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One line of the doctor's output. ``advice`` says what to do; None if there is nothing to do."""
 
     check: str
@@ -33,7 +33,7 @@ class Finding:
     advice: str | None = None
 
 
-def judge(facts: Facts) -> list[Finding]:
+def judge(facts: Facts) -> list[Diagnosis]:
     """Every finding, in the order in which the parts depend on each other."""
     findings = [*_postgres(facts), *_prefect(facts), *_service(facts), *_agents(facts)]
     if facts.report is not None:
@@ -63,7 +63,7 @@ def _missing(facts: Facts, name: str) -> list[str]:
     return [need for need, process in known.items() if process and process["state"] != "running"]
 
 
-def _down(facts: Facts, name: str) -> Finding | None:
+def _down(facts: Facts, name: str) -> Diagnosis | None:
     """The finding about a local process that does not run or does not answer; None if it does."""
     process = _component(facts, name)
     if process is None or process["state"] == "running":
@@ -74,20 +74,20 @@ def _down(facts: Facts, name: str) -> Finding | None:
         missing = _missing(facts, name)
         if missing:
             advice = f"it waits for {', '.join(missing)} and then continues by itself"
-            return Finding(name, "WARNING", found, advice)
+            return Diagnosis(name, "WARNING", found, advice)
         advice = (
             f"wait a moment if it was just started; otherwise run `kill -9 {process.get('pid')}`"
             f" and `{UP}`{log}"
         )
-        return Finding(name, "FAILED", found, advice)
+        return Diagnosis(name, "FAILED", found, advice)
     found = {
         "dead": "its process ended without `det deploy local cluster-down`",
         "stopped": "it is not running",
     }[process["state"]]
-    return Finding(name, "FAILED", found, f"`{UP}` starts it again; nothing is lost{log}")
+    return Diagnosis(name, "FAILED", found, f"`{UP}` starts it again; nothing is lost{log}")
 
 
-def _postgres(facts: Facts) -> Iterator[Finding]:
+def _postgres(facts: Facts) -> Iterator[Diagnosis]:
     down = _down(facts, "postgres")
     if down is not None:
         yield down
@@ -102,73 +102,73 @@ def _postgres(facts: Facts) -> Iterator[Finding]:
                 f"its schema is {known['revision']}, the service needs {known['revisionWanted']}"
             )
             advice = "restart the service, which brings the schema up to date"
-            yield Finding("postgres", "FAILED", found, advice)
+            yield Diagnosis("postgres", "FAILED", found, advice)
         else:
-            yield Finding("postgres", "OK", found)
+            yield Diagnosis("postgres", "OK", found)
     elif "database" in facts.not_ready:
         advice = (
             "check that Postgres runs and accepts connections from the service; the service then"
             " continues by itself"
         )
-        yield Finding("postgres", "FAILED", facts.not_ready["database"], advice)
+        yield Diagnosis("postgres", "FAILED", facts.not_ready["database"], advice)
     elif _component(facts, "postgres") is not None:
-        yield Finding("postgres", "OK", "runs and answers")
+        yield Diagnosis("postgres", "OK", "runs and answers")
 
 
-def _prefect(facts: Facts) -> Iterator[Finding]:
+def _prefect(facts: Facts) -> Iterator[Diagnosis]:
     known = (facts.report or {}).get("prefect")
     down = _down(facts, "prefect")
     advice = "running trials continue; new trials wait until Prefect's server answers again"
     if down is not None:
         yield down
     elif known is not None and known["problem"]:
-        yield Finding("prefect", "FAILED", f"{known['url']}: {known['problem']}", advice)
+        yield Diagnosis("prefect", "FAILED", f"{known['url']}: {known['problem']}", advice)
     elif known is not None:
-        yield Finding("prefect", "OK", f"version {known['version']} answers at {known['url']}")
+        yield Diagnosis("prefect", "OK", f"version {known['version']} answers at {known['url']}")
     elif "prefect" in facts.not_ready:
-        yield Finding("prefect", "FAILED", facts.not_ready["prefect"], advice)
+        yield Diagnosis("prefect", "FAILED", facts.not_ready["prefect"], advice)
     elif facts.local is not None and facts.local.prefect_problem:
         found = f"{facts.local.prefect_url}: {facts.local.prefect_problem}"
         missing = _missing(facts, "prefect")
         if missing:
             waits = f"it waits for {', '.join(missing)} and then continues by itself"
-            yield Finding("prefect", "WARNING", found, waits)
+            yield Diagnosis("prefect", "WARNING", found, waits)
         else:
-            yield Finding("prefect", "FAILED", found, advice)
+            yield Diagnosis("prefect", "FAILED", found, advice)
     elif facts.local is not None:
-        yield Finding("prefect", "OK", f"answers at {facts.local.prefect_url}")
+        yield Diagnosis("prefect", "OK", f"answers at {facts.local.prefect_url}")
 
 
-def _service(facts: Facts) -> Iterator[Finding]:
+def _service(facts: Facts) -> Iterator[Diagnosis]:
     if facts.master is None:
         advice = f"{BUSY}; else {_how_to_reach(facts)}" if facts.is_slow else _how_to_reach(facts)
-        yield _down(facts, "service") or Finding(
+        yield _down(facts, "service") or Diagnosis(
             "service", "FAILED", str(facts.service_problem), advice
         )
         return
     if not facts.is_meant:
         found = f"another cluster or another program answers at {facts.url}"
-        yield Finding("service", "FAILED", found, _how_to_reach(facts))
+        yield Diagnosis("service", "FAILED", found, _how_to_reach(facts))
         return
     found = f"version {facts.master.get('version')} answers at {facts.url}"
     if "service" in facts.not_ready:
         advice = f"{BUSY}; if nothing changes, look at the service's log"
-        yield Finding("service", "WARNING", f"{found}, but {facts.not_ready['service']}", advice)
+        yield Diagnosis("service", "WARNING", f"{found}, but {facts.not_ready['service']}", advice)
     elif facts.report is None and "database" in facts.not_ready:
         advice = "it waits for Postgres and then continues by itself"
-        yield Finding("service", "WARNING", f"{found}, but it is not ready", advice)
+        yield Diagnosis("service", "WARNING", f"{found}, but it is not ready", advice)
     elif facts.report_problem is not None:
         advice = f"{BUSY}; if nothing changes, look at the service's log"
         if facts.needs_login:
             advice = "log in (`det user login`)"
         advice += "; meanwhile the service's own checks are left out"
-        yield Finding("service", "WARNING", f"{found}; {facts.report_problem}", advice)
+        yield Diagnosis("service", "WARNING", f"{found}; {facts.report_problem}", advice)
     elif facts.report is not None and not facts.report["postgres"]["isLed"]:
         advice = "wait 10 s and try again; if nothing changes, restart the service"
         found += ", but no service process is the leader, so nothing is scheduled"
-        yield Finding("service", "FAILED", found, advice)
+        yield Diagnosis("service", "FAILED", found, advice)
     else:
-        yield Finding("service", "OK", found)
+        yield Diagnosis("service", "OK", found)
 
 
 def _how_to_reach(facts: Facts) -> str:
@@ -188,7 +188,7 @@ _PROGRAMS = {
 }
 
 
-def _agents(facts: Facts) -> Iterator[Finding]:
+def _agents(facts: Facts) -> Iterator[Diagnosis]:
     down = _down(facts, "agent")
     if down is not None:
         yield down
@@ -198,7 +198,7 @@ def _agents(facts: Facts) -> Iterator[Finding]:
             yield other
     if facts.report is None:
         if down is None and _component(facts, "agent") is not None:
-            yield Finding("agent", "OK", "its process is running")
+            yield Diagnosis("agent", "OK", "its process is running")
         return
     # One that has ended is left out, and one that was silent for a day: its machine was taken away.
     known = [
@@ -211,7 +211,7 @@ def _agents(facts: Facts) -> Iterator[Finding]:
         advice = f"start one (`{UP}`, docs/operate/agent.md); until then every trial waits"
         none = {0: "there is no agent", 1: "the only agent is not alive"}
         found = none.get(len(known), f"none of {len(known)} agents is alive")
-        yield Finding("agent", "FAILED", found, advice)
+        yield Diagnosis("agent", "FAILED", found, advice)
     for agent in known:
         name = f"agent {agent['id']}"
         found = (
@@ -225,17 +225,17 @@ def _agents(facts: Facts) -> Iterator[Finding]:
                 f" off the list: det agent remove {agent['id']}"
             )
             found = f"nothing is heard of it for {f.duration(max(agent['silentS'], 0))}"
-            yield Finding(name, "WARNING", found, advice)
+            yield Diagnosis(name, "WARNING", found, advice)
         elif not agent["enabled"] or agent["draining"]:
             how = "draining" if agent["draining"] else "disabled"
-            yield Finding(name, "WARNING", f"{how}: it gets no new work; {found}")
+            yield Diagnosis(name, "WARNING", f"{how}: it gets no new work; {found}")
         else:
-            yield Finding(name, "OK", found)
+            yield Diagnosis(name, "OK", found)
     lacking = [agent for agent in alive if agent.get("lacks")]
     if lacking:
         # Who uses none of these misses nothing.
         found = "; ".join(_lacks(agent) for agent in lacking)
-        yield Finding("programs", "OK", found)
+        yield Diagnosis("programs", "OK", found)
 
 
 def _lacks(agent: dict[str, Any]) -> str:
@@ -244,7 +244,7 @@ def _lacks(agent: dict[str, Any]) -> str:
     return f"agent {agent['id']} has {', '.join(each)}"
 
 
-def _pools(report: dict[str, Any]) -> Iterator[Finding]:
+def _pools(report: dict[str, Any]) -> Iterator[Diagnosis]:
     """Pools without an agent; where no pool has one, :func:`_agents` has said so."""
     if not any(pool["agents"] for pool in report["pools"]):
         return
@@ -255,33 +255,33 @@ def _pools(report: dict[str, Any]) -> Iterator[Finding]:
         if pool["waiting"]:
             found += f" ({pool['waiting']} wait{'s' if pool['waiting'] == 1 else ''} now)"
         advice = f"start one: det agent start --pool {shlex.quote(pool['name'])}"
-        yield Finding(f"resource pool {pool['name']}", "WARNING", found, advice)
+        yield Diagnosis(f"resource pool {pool['name']}", "WARNING", found, advice)
 
 
-def _storage(report: dict[str, Any]) -> Iterator[Finding]:
+def _storage(report: dict[str, Any]) -> Iterator[Diagnosis]:
     known = report["checkpointStorage"]
     name = "checkpoint storage"
     if known is None:
         found = "the cluster has no default; each experiment sets its checkpoint_storage"
-        yield Finding(name, "OK", found)
+        yield Diagnosis(name, "OK", found)
     elif known["problem"]:
         where = f"{known['path']}: " if known.get("path") else ""
         advice = (
             "trials cannot save checkpoints: install what is missing, free some space, or give the service"
             " and the agents write permission"
         )
-        yield Finding(name, "FAILED", f"{where}{known['problem']}", advice)
+        yield Diagnosis(name, "FAILED", f"{where}{known['problem']}", advice)
     elif not known["tried"]:
         found = "the service's machine does not have it; each trial checks it when it starts"
-        yield Finding(name, "OK", found)
+        yield Diagnosis(name, "OK", found)
     else:
         found = f"wrote, read and deleted a file in {known['path']} ({known['type']})"
-        yield Finding(name, "OK", found)
+        yield Diagnosis(name, "OK", found)
         if known["disk"] is not None:
             yield _disk(f"{name} space", known["disk"])
 
 
-def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
+def _stuck(report: dict[str, Any]) -> Iterator[Diagnosis]:
     nothing = True
     for item in report["stuck"]["searches"]:
         nothing = False
@@ -290,7 +290,7 @@ def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
             f"see `det e describe {item['experimentId']}`; the service restarts a lost flow by itself"
             " as long as an agent and Prefect are running"
         )
-        yield Finding(f"experiment {item['experimentId']}", "WARNING", found, advice)
+        yield Diagnosis(f"experiment {item['experimentId']}", "WARNING", found, advice)
     for kind, words in (
         ("notStarted", "got slots on {agentId} {ago} ago, but its process is not running yet"),
         ("notEnded", "should have been killed on {agentId} {ago} ago, but has not ended"),
@@ -304,7 +304,7 @@ def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
                 f"look at the log of agent {item['agentId']} (its fork server may not be ready);"
                 " an agent that is restarted continues its work"
             )
-            yield Finding(f"allocation {item['allocationId']}", "WARNING", found, advice)
+            yield Diagnosis(f"allocation {item['allocationId']}", "WARNING", found, advice)
     # A service of the release before knows none.
     for item in report["stuck"].get("unplaced", ()):
         nothing = False
@@ -314,12 +314,12 @@ def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
             "it waits in the queue and is tried again; if no machine ever has what it asks for, change"
             " resources or environment.pod_spec of its configuration"
         )
-        yield Finding(f"allocation {item['allocationId']}", "WARNING", found, advice)
+        yield Diagnosis(f"allocation {item['allocationId']}", "WARNING", found, advice)
     for item in report["stuck"]["notDeleted"]:
         nothing = False
         found = f"could not be deleted: {item['reason'] or 'no reason was recorded'}"
         advice = f"remove the cause, then repeat `det e delete {item['experimentId']}`"
-        yield Finding(f"experiment {item['experimentId']}", "WARNING", found, advice)
+        yield Diagnosis(f"experiment {item['experimentId']}", "WARNING", found, advice)
     outbox = report["outbox"]
     if outbox["waiting"] and outbox["oldestS"] > OUTBOX_S:
         nothing = False
@@ -330,13 +330,13 @@ def _stuck(report: dict[str, Any]) -> Iterator[Finding]:
             f" {f.duration(outbox['oldestS'])}{why}"
         )
         advice = "check that Prefect's server answers; until then only Prefect's UI is out of date"
-        yield Finding("outbox", "WARNING", found, advice)
+        yield Diagnosis("outbox", "WARNING", found, advice)
     if nothing:
         waiting = f"{counted(outbox['waiting'], 'change')} on the way to Prefect"
-        yield Finding("stuck", "OK", f"every search has its flow, nothing hangs; {waiting}")
+        yield Diagnosis("stuck", "OK", f"every search has its flow, nothing hangs; {waiting}")
 
 
-def _versions(facts: Facts) -> Iterator[Finding]:
+def _versions(facts: Facts) -> Iterator[Diagnosis]:
     found = {f"this det {facts.client_version}": facts.client_version}
     if facts.master is not None and facts.is_meant:
         service = str(facts.master.get("version"))
@@ -347,12 +347,12 @@ def _versions(facts: Facts) -> Iterator[Finding]:
     text = ", ".join(found)
     if len(set(found.values())) > 1:
         advice = "install the same version everywhere (service first, then agents and clients)"
-        yield Finding("versions", "WARNING", text, advice)
+        yield Diagnosis("versions", "WARNING", text, advice)
     else:
-        yield Finding("versions", "OK", text)
+        yield Diagnosis("versions", "OK", text)
 
 
-def _clocks(facts: Facts) -> Iterator[Finding]:
+def _clocks(facts: Facts) -> Iterator[Diagnosis]:
     if facts.service_ahead_s is None or facts.report is None:
         return
     far = []
@@ -368,29 +368,29 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
         advice = (
             "synchronize the clocks with NTP; until then the times of logs and metrics look wrong"
         )
-        yield Finding("clocks", "WARNING", "; ".join(far), advice)
+        yield Diagnosis("clocks", "WARNING", "; ".join(far), advice)
     else:
         found = f"this machine, the service and Postgres agree within {CLOCK_S:.0f} s"
-        yield Finding("clocks", "OK", found)
+        yield Diagnosis("clocks", "OK", found)
 
 
-def _disks(facts: Facts) -> Iterator[Finding]:
+def _disks(facts: Facts) -> Iterator[Diagnosis]:
     # The service's disk is shown only if the service runs on another machine.
     disk = facts.local.disk if facts.local else (facts.report or {}).get("disk")
     if disk is None:
         return
     if disk.get("problem"):
-        yield Finding("data directory", "FAILED", disk["problem"], "check that it is mounted")
+        yield Diagnosis("data directory", "FAILED", disk["problem"], "check that it is mounted")
     else:
         yield _disk("data directory", disk)
 
 
-def _disk(name: str, disk: dict[str, Any]) -> Finding:
+def _disk(name: str, disk: dict[str, Any]) -> Diagnosis:
     free = disk["freeBytes"]
     found = f"{f.size(free)} free of {f.size(disk['totalBytes'])} at {disk['path']}"
     advice = "delete old experiments (`det e delete`), or move the data to a larger disk"
     if free < TOO_LITTLE_BYTES:
-        return Finding(name, "FAILED", found, advice)
+        return Diagnosis(name, "FAILED", found, advice)
     if free < LITTLE_BYTES:
-        return Finding(name, "WARNING", found, advice)
-    return Finding(name, "OK", found)
+        return Diagnosis(name, "WARNING", found, advice)
+    return Diagnosis(name, "OK", found)

@@ -117,7 +117,6 @@ class Panel:
     def __init__(self, console: Console) -> None:
         from rich.live import Live
 
-        self._console = console
         self._start = time.monotonic()
         self._events: deque[str] = deque(maxlen=_KEPT_EVENTS)
         self._tracker = Tracker()

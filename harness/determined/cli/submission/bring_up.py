@@ -8,7 +8,7 @@ import sys
 from determined.cli.errors import CliError, talk
 from determined.cli.state import State
 from determined.common import installation
-from determined.common.master import Source
+from determined.common.master import AddressSource
 
 
 def answers(shared: State) -> bool:
@@ -41,7 +41,7 @@ def reason_to_start(shared: State) -> str | None:
     url = shared.address.url
     if not answers(shared):
         return f"no cluster answers at {url}"
-    if shared.address.source is Source.DEFAULT and not knows_us(shared):
+    if shared.address.source is AddressSource.DEFAULT and not knows_us(shared):
         return f"not logged in to the cluster at {url} (`det user login`)"
     return None
 

@@ -13,7 +13,7 @@ from determined.expconf.environment import Images, RegistryAuth, Variables
 from determined.expconf.hpc import Pbs, Slurm
 from determined.expconf.logs import LogPolicy
 from determined.expconf.mounts import BindMount
-from determined.expconf.resources import Device
+from determined.expconf.resources import DeviceMapping
 
 #: These are fields of ``environment`` in an experiment's configuration.
 _OF_ENVIRONMENT = (
@@ -69,7 +69,8 @@ class TaskContainerDefaults(Section):
         None, description="Linux capabilities to remove"
     )
     devices: Annotated[
-        list[Annotated[Device, BeforeValidator(legacy.device), AlsoAccepts(_TEXT)]] | None, _DEVICES
+        list[Annotated[DeviceMapping, BeforeValidator(legacy.device), AlsoAccepts(_TEXT)]] | None,
+        _DEVICES,
     ] = Field(None, description="devices, as mappings or 'host:container[:rwm]'")
     bind_mounts: list[BindMount] | None = Field(
         None, description="directories of the machine under other paths"

@@ -19,7 +19,7 @@ from determined.expconf.paths import Path
 from determined.expconf.problems import ConfigError
 from determined.expconf.validation import located
 
-FORMAT = fields.Format(
+FORMAT = fields.FileFormat(
     ClusterConfig,
     ("resource_manager", "task_container_defaults", "security", "quotas"),
     "docs/operate/cluster-config.md",

@@ -15,7 +15,7 @@ from typing import Any
 from determined import expconf
 from determined.common.pipeline import references
 from determined.common.pipeline.kinds import COMMAND
-from determined.common.pipeline.plan import Result, Step
+from determined.common.pipeline.plan import PlannedStep, Result
 from determined.common.pipeline.problems import Problems
 from determined.common.pipeline.reading import Draft
 from determined.common.pipeline.references import HPARAMS, STEPS, ReferenceError_
@@ -40,7 +40,7 @@ class _Anything(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class SampleConfig:
     """A configuration that a step may have. ``open_paths``: what in it is not known yet."""
 
     config: dict[str, Any]
@@ -66,7 +66,7 @@ def check(draft: Draft, most_items: int = limits.PIPELINE_ITEMS) -> None:
     problems.finish()
 
 
-def some_examples(draft: Draft) -> Iterator[tuple[Step, Example]]:
+def some_examples(draft: Draft) -> Iterator[tuple[PlannedStep, SampleConfig]]:
     """One configuration of each experiment of a draft that :func:`check` has no mistake in."""
     results: dict[str, list[Result]] = {}
     for step in in_order(draft):
@@ -75,7 +75,7 @@ def some_examples(draft: Draft) -> Iterator[tuple[Step, Example]]:
         results[step.name] = _results(step, results)
 
 
-def in_order(draft: Draft) -> Iterator[Step]:
+def in_order(draft: Draft) -> Iterator[PlannedStep]:
     """The steps, each after those that it needs."""
     done: set[str] = set()
     left = list(draft.plan.steps)
@@ -86,17 +86,17 @@ def in_order(draft: Draft) -> Iterator[Step]:
         left = [step for step in left if step.name not in done]
 
 
-def examples(step: Step, results: Mapping[str, list[Result]]) -> Iterator[Example]:
+def examples(step: PlannedStep, results: Mapping[str, list[Result]]) -> Iterator[SampleConfig]:
     """A configuration for each item; raises ReferenceError_."""
     for item in _items(step, results):
-        yield Example(configuration(step, results, item), _open(step))
+        yield SampleConfig(configuration(step, results, item), _open(step))
 
 
-def _items(step: Step, results: Mapping[str, list[Result]]) -> list[Any]:
+def _items(step: PlannedStep, results: Mapping[str, list[Result]]) -> list[Any]:
     return [NO_ITEM] if step.for_each is None else items(step, results)
 
 
-def _open(step: Step) -> frozenset[Path]:
+def _open(step: PlannedStep) -> frozenset[Path]:
     """The paths of the values that are not known yet."""
     found: set[Path] = set()
     unknown_item = isinstance(step.for_each, str) or any(
@@ -118,7 +118,9 @@ def _open(step: Step) -> frozenset[Path]:
     return frozenset(found)
 
 
-def _check_one(problems: Problems, draft: Draft, path: Path, step: Step, example: Example) -> bool:
+def _check_one(
+    problems: Problems, draft: Draft, path: Path, step: PlannedStep, example: SampleConfig
+) -> bool:
     """Adds the mistakes of the step's configuration; whether there are any."""
     source = draft.configs.get(step.name)
     overridden = {tuple(key.split(".")): key for key in step.overrides}
@@ -140,7 +142,7 @@ def _check_one(problems: Problems, draft: Draft, path: Path, step: Step, example
     return False
 
 
-def _is_inline(draft: Draft, step: Step) -> bool:
+def _is_inline(draft: Draft, step: PlannedStep) -> bool:
     given = draft.document.data["steps"][draft.places[step.name]].get(step.kind)
     return isinstance(given, dict)
 
@@ -148,7 +150,7 @@ def _is_inline(draft: Draft, step: Step) -> bool:
 def _place(
     problems: Problems,
     path: Path,
-    step: Step,
+    step: PlannedStep,
     one: Problem,
     at: Path,
     overridden: Mapping[tuple[str, ...], str],
@@ -170,7 +172,9 @@ def _place(
         problems.found.append(placed)
 
 
-def _check_hparams(problems: Problems, path: Path, step: Step, steps: Mapping[str, Step]) -> None:
+def _check_hparams(
+    problems: Problems, path: Path, step: PlannedStep, steps: Mapping[str, PlannedStep]
+) -> None:
     """A hyperparameter that a step refers to is one of the other step's, and so its metric's name."""
     for where, value, strict in step.parts():
         for at, text, _ in references.found_in(value, strict=strict):
@@ -201,7 +205,7 @@ def _check_hparams(problems: Problems, path: Path, step: Step, steps: Mapping[st
                 here = here[str(key)]
 
 
-def _hparams(step: Step) -> Any:
+def _hparams(step: PlannedStep) -> Any:
     """The hyperparameters of the step's configuration as they are written."""
     found = step.config.get("hyperparameters")
     made: dict[str, Any] = dict(found) if isinstance(found, dict) else {}
@@ -222,7 +226,7 @@ def _hparams(step: Step) -> Any:
     return made
 
 
-def _results(step: Step, results: Mapping[str, list[Result]]) -> list[Result]:
+def _results(step: PlannedStep, results: Mapping[str, list[Result]]) -> list[Result]:
     """Possible results of the step, one for each item that it has or may have."""
     try:
         listed = _items(step, results)

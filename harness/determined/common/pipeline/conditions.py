@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from determined.common.pipeline import references
-from determined.common.pipeline.references import Reference, ReferenceError_
+from determined.common.pipeline.references import ReferenceError_, StepReference
 
 CHARS = 500
 _EXAMPLE = "a condition such as ${steps.NAME.best.metrics.accuracy} > 0.9"
@@ -35,7 +35,7 @@ def check(condition: str) -> None:
     _Condition(condition)
 
 
-def holds(condition: str, find: Callable[[Reference], Any]) -> bool:
+def holds(condition: str, find: Callable[[StepReference], Any]) -> bool:
     """True if the condition holds for the values that ``find`` gives to its references. Raises
     ReferenceError_.
     """
@@ -44,10 +44,10 @@ def holds(condition: str, find: Callable[[Reference], Any]) -> bool:
     return read.truth(read.tree, values)
 
 
-def shown(condition: str, find: Callable[[Reference], Any]) -> str:
+def shown(condition: str, find: Callable[[StepReference], Any]) -> str:
     """The condition with its values. Items of ``for_each``, which may be secrets, stay references."""
 
-    def value_of(one: Reference) -> str:
+    def value_of(one: StepReference) -> str:
         value = find(one)
         is_item = one.path[:1] == (references.ITEM,)
         return str(one) if is_item else repr(value)
@@ -61,9 +61,9 @@ class _Condition:
     def __init__(self, text: str) -> None:
         if len(text) > CHARS:
             raise ReferenceError_(f"when: at most {CHARS} characters are allowed", str(len(text)))
-        self.references: dict[str, Reference] = {}
+        self.references: dict[str, StepReference] = {}
 
-        def name_of(one: Reference) -> str:
+        def name_of(one: StepReference) -> str:
             name = _PLACE.format(len(self.references))
             self.references[name] = one
             return f" {name} "

@@ -8,14 +8,18 @@ from typing import Any
 
 from determined.common.pipeline import references
 from determined.common.pipeline.kinds import CHECK
-from determined.common.pipeline.plan import Plan, Step
-from determined.common.pipeline.references import Reference
+from determined.common.pipeline.plan import PipelinePlan, PlannedStep
+from determined.common.pipeline.references import StepReference
 from determined.common.pipeline.resolving import NO_ITEM, Results, put, value_of
 from determined.common.promotion import trial
 
 
 def trial_configuration(
-    plan: Plan, step: Step, results: Results, name: str, hyperparameters: Mapping[str, Any]
+    plan: PipelinePlan,
+    step: PlannedStep,
+    results: Results,
+    name: str,
+    hyperparameters: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The experiment that does what ``hyperparameters`` say, where the experiment of the step ``like`` runs.
 
@@ -28,7 +32,7 @@ def trial_configuration(
         if step.kind != CHECK or not any(True for _ in references.found_in(value, strict=True)):
             put(config, key, copy.deepcopy(value))
 
-    def find(reference: Reference) -> Any:
+    def find(reference: StepReference) -> Any:
         return value_of(reference, results, NO_ITEM)
 
     made = references.substitute(trial.configuration(config, "", {}), find)

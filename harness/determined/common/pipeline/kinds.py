@@ -129,8 +129,15 @@ def _of_promotion(value: Mapping[str, Any]) -> Iterator[Mistake]:
 
 def _of_evaluation(value: Mapping[str, Any]) -> Iterator[Mistake]:
     function = value.get("function")
-    if not isinstance(function, str) or not (FUNCTION.fullmatch(function) or "${" in function):
-        yield ("function",), "module:function, both of the model definition", function
+    if (
+        not isinstance(function, str)
+        or len(function) > FUNCTION_CHARS
+        or not (FUNCTION.fullmatch(function) or "${" in function)
+    ):
+        expected = (
+            f"module:function, both of the model definition, of at most {FUNCTION_CHARS} characters"
+        )
+        yield ("function",), expected, function
     yield from _of_checkpoint(value)
     against = value.get("against")
     if against is None:

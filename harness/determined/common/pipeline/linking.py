@@ -9,7 +9,7 @@ from typing import Any
 
 from determined.common.pipeline import references
 from determined.common.pipeline.kinds import EVALUATE, links
-from determined.common.pipeline.plan import Step
+from determined.common.pipeline.plan import PlannedStep
 from determined.common.pipeline.problems import Problems
 from determined.common.pipeline.references import ALL, ITEM, STEPS, ReferenceError_
 from determined.common.pipeline.resolving import check_items
@@ -17,7 +17,9 @@ from determined.common.wire import limits
 from determined.expconf.paths import Path
 
 
-def linked(problems: Problems, path: Path, step: Step, steps: Mapping[str, Step]) -> Step:
+def linked(
+    problems: Problems, path: Path, step: PlannedStep, steps: Mapping[str, PlannedStep]
+) -> PlannedStep:
     """The step with the steps that it refers to among its needs."""
     others = [name for name in steps if name != step.name]
     needs = dict.fromkeys(step.needs)
@@ -69,7 +71,11 @@ def linked(problems: Problems, path: Path, step: Step, steps: Mapping[str, Step]
 
 
 def _link(
-    problems: Problems, path: Path, step: Step, steps: Mapping[str, Step], needs: dict[str, None]
+    problems: Problems,
+    path: Path,
+    step: PlannedStep,
+    steps: Mapping[str, PlannedStep],
+    needs: dict[str, None],
 ) -> dict[str, Any]:
     """The value of the step with the steps that it names, which it needs."""
     config = step.config
@@ -91,7 +97,11 @@ def _link(
 
 
 def _check_which(
-    problems: Problems, path: Path, reference: references.Reference, other: Step, whole: bool
+    problems: Problems,
+    path: Path,
+    reference: references.StepReference,
+    other: PlannedStep,
+    whole: bool,
 ) -> None:
     if reference.which is None:
         return
@@ -109,7 +119,9 @@ def _check_which(
         problems.add(path, f"{reference} is a list, which cannot stand inside of a text")
 
 
-def check_order(problems: Problems, steps: Mapping[str, Step], places: Mapping[str, int]) -> None:
+def check_order(
+    problems: Problems, steps: Mapping[str, PlannedStep], places: Mapping[str, int]
+) -> None:
     order = graphlib.TopologicalSorter({name: step.needs for name, step in steps.items()})
     try:
         order.prepare()
@@ -121,7 +133,7 @@ def check_order(problems: Problems, steps: Mapping[str, Step], places: Mapping[s
         )
 
 
-def check_size(problems: Problems, steps: Mapping[str, Step]) -> None:
+def check_size(problems: Problems, steps: Mapping[str, PlannedStep]) -> None:
     known = sum(
         len(step.for_each) if isinstance(step.for_each, list) else 1 for step in steps.values()
     )
@@ -130,7 +142,7 @@ def check_size(problems: Problems, steps: Mapping[str, Step]) -> None:
         problems.expected(("steps",), what, known)
 
 
-def _trained_by(step: Step, steps: Mapping[str, Step]) -> str | None:
+def _trained_by(step: PlannedStep, steps: Mapping[str, PlannedStep]) -> str | None:
     """The experiment's step whose checkpoint the evaluation takes, if it says so by a reference."""
     for _, text, _ in references.found_in(step.config.get("checkpoint"), strict=True):
         try:

@@ -1,4 +1,4 @@
-"""The plan of a pipeline: :class:`Plan` and its :class:`Step`; what a step has found: :class:`Result`."""
+"""A pipeline's :class:`PipelinePlan` and its :class:`PlannedStep`; what a step has found: :class:`Result`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from determined.common.pipeline import kinds, references
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStep:
     """One experiment, or one for each item of ``for_each`` (a list, or a reference to one).
 
     By its ``kind`` it may be something else (:mod:`.kinds`). ``config``: the configuration (of other
@@ -53,7 +53,7 @@ class Step:
         yield "for_each", self.for_each, True
         yield "when", self.when, True
 
-    def used(self) -> Iterator[references.Reference]:
+    def used(self) -> Iterator[references.StepReference]:
         """Every reference in it. Raises ReferenceError_."""
         for _, value, strict in self.parts():
             for _, text, _ in references.found_in(value, strict=strict):
@@ -95,9 +95,9 @@ class Step:
         return found
 
 
-def _step_from(data: Mapping[str, Any]) -> Step:
+def _step_from(data: Mapping[str, Any]) -> PlannedStep:
     kind = next(one for one in kinds.ALL_KINDS if one in data)
-    return Step(
+    return PlannedStep(
         data["name"],
         data[kind],
         data.get("with", {}),
@@ -112,18 +112,18 @@ def _step_from(data: Mapping[str, Any]) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PipelinePlan:
     """Steps in the order in which they were written; their needs make no circle.
 
     ``schedule``, ``on``: when the pipeline runs again by itself, as the service reads it.
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedStep, ...]
     schedule: dict[str, Any] | None = None
     on: tuple[dict[str, Any], ...] = ()
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> PlannedStep:
         """The step of that name."""
         return next(one for one in self.steps if one.name == name)
 
@@ -137,7 +137,7 @@ class Plan:
         return found
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+    def from_json(cls, data: Mapping[str, Any]) -> PipelinePlan:
         """Read the JSON of :meth:`to_json`, which was checked when it was written."""
         steps = tuple(_step_from(one) for one in data["steps"])
         return cls(data["name"], steps, data.get("schedule"), tuple(data.get("on", ())))

@@ -17,7 +17,7 @@ from determined.common.pipeline.kinds import (
     read_value,
 )
 from determined.common.pipeline.linking import check_order, check_size, linked
-from determined.common.pipeline.plan import Plan, Step
+from determined.common.pipeline.plan import PipelinePlan, PlannedStep
 from determined.common.pipeline.problems import Problems
 from determined.common.pipeline.references import PARAMS, ReferenceError_
 from determined.common.wire import limits
@@ -40,7 +40,7 @@ class Draft:
     ``files``: by step, its model directory and the further files, as they are written there.
     """
 
-    plan: Plan
+    plan: PipelinePlan
     document: Document
     places: dict[str, int]
     configs: dict[str, Document] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class _Reader:
         if len(listed) > limits.PIPELINE_STEPS:
             problems.expected(("steps",), f"at most {limits.PIPELINE_STEPS} steps", len(listed))
             problems.finish()
-        steps: dict[str, Step] = {}
+        steps: dict[str, PlannedStep] = {}
         places: dict[str, int] = {}
         for place, given in enumerate(listed):
             step = self._step(("steps", place), given)
@@ -105,7 +105,7 @@ class _Reader:
         check_order(problems, linked_steps, places)
         check_size(problems, linked_steps)
         problems.finish()
-        plan = Plan(name or "", tuple(linked_steps.values()), *again)
+        plan = PipelinePlan(name or "", tuple(linked_steps.values()), *again)
         return Draft(plan, self.document, places, self.configs, self.files)
 
     def _again(self) -> tuple[dict[str, Any] | None, tuple[dict[str, Any], ...]]:
@@ -143,7 +143,7 @@ class _Reader:
                     ("params", name), f"this parameter has no value: give one with --param {name}=…"
                 )
 
-    def _step(self, path: Path, given: Any) -> Step | None:
+    def _step(self, path: Path, given: Any) -> PlannedStep | None:
         problems = self.problems
         if not isinstance(given, dict):
             problems.expected(path, "a mapping such as {name: …, experiment: …}", given)
@@ -190,7 +190,7 @@ class _Reader:
         if config is not None:
             strict = kind not in (EXPERIMENT, COMMAND)
             config = self._with_params((*path, kind), config, strict=strict)
-        return Step(
+        return PlannedStep(
             name,
             config or {},
             self._with_params((*path, "with"), overrides, strict=True),
@@ -284,7 +284,7 @@ class _Reader:
         """``value`` with its parameters put in (``literal``: as they are written in a condition), and every
         reference read once."""
 
-        def find(reference: references.Reference) -> Any:
+        def find(reference: references.StepReference) -> Any:
             if reference.root != PARAMS:
                 return str(reference)
             name = str(reference.path[0])

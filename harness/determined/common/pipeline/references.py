@@ -45,7 +45,7 @@ class ReferenceError_(ValueError):  # noqa: N801 - ReferenceError is Python's ow
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class StepReference:
     """``which``: of a fan-out, the place of one item, or ALL; None: the best of them.
 
     ``path``: the keys behind ``best``, ``item`` or ``params``. ``what``: ``best`` or ``experiment``.
@@ -62,15 +62,15 @@ class Reference:
         return f"${{{self.text}}}"
 
 
-def parse(text: str) -> Reference:
+def parse(text: str) -> StepReference:
     """The reference between the braces. Raises ReferenceError_."""
     head, keys = _keys(text)
     if head == ITEM:
-        return Reference(text, ITEM, path=keys)
+        return StepReference(text, ITEM, path=keys)
     if head == PARAMS:
         if len(keys) != 1:
             raise ReferenceError_(f"${{{text}}}: expected ${{params.NAME}}", text)
-        return Reference(text, PARAMS, path=keys)
+        return StepReference(text, PARAMS, path=keys)
     if head != STEPS:
         raise ReferenceError_(
             f"${{{text}}}: a reference begins with one of three words, found {head!r}",
@@ -86,7 +86,7 @@ def parse(text: str) -> Reference:
         which, rest = rest[0], rest[1:]
     what = rest[0] if rest else None
     if what == "experiment" and rest[1:] == ("id",):
-        return Reference(text, STEPS, name, which, "experiment", ("experiment",))
+        return StepReference(text, STEPS, name, which, "experiment", ("experiment",))
     if what == "experiment":
         raise ReferenceError_(f"${{{text}}}: of an experiment there is .id only", text, "id")
     if what != "best":
@@ -98,7 +98,7 @@ def parse(text: str) -> Reference:
             nearest(what, ("best", "experiment")),
         )
     _check_best(text, rest[1:])
-    return Reference(text, STEPS, name, which, "best", rest[1:])
+    return StepReference(text, STEPS, name, which, "best", rest[1:])
 
 
 def _check_best(text: str, path: Path) -> None:
@@ -162,7 +162,7 @@ def found_in(
 
 
 def substitute(
-    value: Any, find: Callable[[Reference], Any], *, strict: bool = False, partly: bool = False
+    value: Any, find: Callable[[StepReference], Any], *, strict: bool = False, partly: bool = False
 ) -> Any:
     """A copy with each reference replaced by what ``find`` says. One that is the whole value keeps its type.
 
@@ -191,7 +191,7 @@ def substitute(
     return _REFERENCE.sub(text_of, value)
 
 
-def _as_text(reference: Reference, find: Callable[[Reference], Any]) -> str:
+def _as_text(reference: StepReference, find: Callable[[StepReference], Any]) -> str:
     value = find(reference)
     if isinstance(value, dict | list) or value is None:
         kind = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
@@ -201,7 +201,7 @@ def _as_text(reference: Reference, find: Callable[[Reference], Any]) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def look_up(value: Any, path: Path, reference: Reference, what: str) -> Any:
+def look_up(value: Any, path: Path, reference: StepReference, what: str) -> Any:
     """The value at ``path`` in ``value``, which is called ``what``. Raises ReferenceError_."""
     for place, key in enumerate(path):
         if isinstance(value, dict):

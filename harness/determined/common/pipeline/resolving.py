@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from determined.common.pipeline import conditions, references
-from determined.common.pipeline.plan import Result, Step
+from determined.common.pipeline.plan import PlannedStep, Result
 from determined.common.pipeline.references import (
     ALL,
     CHECKPOINT,
     HPARAMS,
     ITEM,
     METRICS,
-    Reference,
     ReferenceError_,
+    StepReference,
 )
 from determined.common.wire import limits
 
@@ -25,13 +25,13 @@ Results = Mapping[str, Sequence[Result]]
 NO_ITEM = object()
 
 
-def configuration(step: Step, results: Results, item: Any = NO_ITEM) -> dict[str, Any]:
+def configuration(step: PlannedStep, results: Results, item: Any = NO_ITEM) -> dict[str, Any]:
     """The step's configuration for ``item``; of a step that runs no experiment, what it is to do.
 
     Raises ReferenceError_.
     """
 
-    def find(reference: Reference) -> Any:
+    def find(reference: StepReference) -> Any:
         return value_of(reference, results, item)
 
     config = references.substitute(copy.deepcopy(step.config), find, strict=not step.has_config)
@@ -40,12 +40,12 @@ def configuration(step: Step, results: Results, item: Any = NO_ITEM) -> dict[str
     return dict(config)
 
 
-def skipped_because(step: Step, results: Results) -> str | None:
+def skipped_because(step: PlannedStep, results: Results) -> str | None:
     """Why the step is skipped; None: its condition, if it has one, is true. Raises ReferenceError_."""
     if step.when is None:
         return None
 
-    def find(reference: Reference) -> Any:
+    def find(reference: StepReference) -> Any:
         return value_of(reference, results, NO_ITEM)
 
     if conditions.holds(step.when, find):
@@ -53,10 +53,10 @@ def skipped_because(step: Step, results: Results) -> str | None:
     return f"its condition is false: {conditions.shown(step.when, find)}"
 
 
-def items(step: Step, results: Results) -> list[Any]:
+def items(step: PlannedStep, results: Results) -> list[Any]:
     """The items over which the step fans out. Raises ReferenceError_."""
 
-    def find(reference: Reference) -> Any:
+    def find(reference: StepReference) -> Any:
         return value_of(reference, results, NO_ITEM)
 
     found = references.substitute(copy.deepcopy(step.for_each), find, strict=True)
@@ -105,7 +105,7 @@ def _no_way(key: str, before: list[str], holder: Any) -> ReferenceError_:
     return ReferenceError_(f"with: {key}: {'.'.join(before)} is {kind}")
 
 
-def value_of(reference: Reference, results: Results, item: Any) -> Any:
+def value_of(reference: StepReference, results: Results, item: Any) -> Any:
     """Raises ReferenceError_."""
     if reference.root == ITEM:
         if item is NO_ITEM:
@@ -135,7 +135,7 @@ def best_of(results: Sequence[Result]) -> Result:
     return results[min(range(len(results)), key=rank)]
 
 
-def _field(reference: Reference, result: Result) -> Any:
+def _field(reference: StepReference, result: Result) -> Any:
     field, rest = reference.path[0], reference.path[1:]
     where = f"trial {result.trial}, the best of experiment {result.experiment},"
     if field == "experiment":

@@ -153,7 +153,7 @@ class EngineLoop(TrainingLoop):
         self._callbacks.call("on_checkpoint_end", str(path))
         self._callbacks.call("on_checkpoint_write_end", str(path))
 
-    def _read_position(self, path: Path) -> _checkpoint.Position:
+    def _read_position(self, path: Path) -> _checkpoint.TrialPosition:
         return _checkpoint.read_position(path, state_file(0), "DeepSpeedTrial")
 
     def _load(self, path: Path, going_on: bool) -> None:

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 
 from determined import core, pytorch
 from determined.pytorch._metrics import Averager
-from determined.pytorch.lightning._optimizers import Schedule
+from determined.pytorch.lightning._optimizers import SteppedScheduler
 
 
 class TrainerView:
@@ -38,7 +38,7 @@ class Hooks(pytorch.PyTorchCallback):
     def __init__(
         self,
         module: LightningModule,
-        schedules: list[Schedule],
+        schedules: list[SteppedScheduler],
         take_logged: Callable[[], dict[str, Any]],
         dist: core.DistributedContext,
     ) -> None:

@@ -15,7 +15,7 @@ FORMS = "one optimizer, ([optimizer], [schedulers]), or {'optimizer': ..., 'lr_s
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SteppedScheduler:
     """A scheduler, stepped every ``frequency`` epochs or steps (``interval``).
 
     ``monitor``: the validation metric that a ReduceLROnPlateau is stepped with.
@@ -31,7 +31,7 @@ class Schedule:
         return isinstance(self.scheduler, ReduceLROnPlateau)
 
 
-def configured(module: Any) -> tuple[Optimizer, list[Schedule]]:
+def configured(module: Any) -> tuple[Optimizer, list[SteppedScheduler]]:
     """The optimizer and the schedulers of a LightningModule.
 
     Raises errors.InvalidModelException for several optimizers and for unknown forms.
@@ -55,7 +55,7 @@ def configured(module: Any) -> tuple[Optimizer, list[Schedule]]:
     return found, [_schedule(module, entry, monitor) for entry in schedulers]
 
 
-def _schedule(module: Any, entry: Any, monitor: str | None) -> Schedule:
+def _schedule(module: Any, entry: Any, monitor: str | None) -> SteppedScheduler:
     if not isinstance(entry, Mapping):
         entry = {"scheduler": entry}
     allowed = (
@@ -74,7 +74,7 @@ def _schedule(module: Any, entry: Any, monitor: str | None) -> Schedule:
             f"a scheduler of {type(module).__name__}.configure_optimizers() must be one of torch's, or a "
             f"dict with scheduler, interval (epoch or step), frequency, monitor; found {dict(entry)!r}"
         )
-    made = Schedule(
+    made = SteppedScheduler(
         entry["scheduler"],
         interval,
         int(entry.get("frequency") or 1),

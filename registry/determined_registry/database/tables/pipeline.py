@@ -25,7 +25,7 @@ pipelines = sa.Table(
     sa.Column("project_id", sa.ForeignKey("projects.id", ondelete="SET NULL"), index=True),
     # The task whose process submitted it.
     sa.Column("submitted_by", sa.Text),
-    # determined.common.pipeline.Plan as JSON text, with the secrets of its configurations: shown to nobody.
+    # determined.common.pipeline.PipelinePlan as JSON, with the secrets in its configurations: for nobody.
     sa.Column("plan", sa.Text, nullable=False),
     # determined_service.pipelines.machine says which there are.
     sa.Column("state", sa.Text, nullable=False),

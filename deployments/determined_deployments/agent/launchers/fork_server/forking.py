@@ -15,9 +15,9 @@ from determined_deployments.agent.config import AgentConfig
 from determined_deployments.agent.launchers import leg_ends
 from determined_deployments.agent.launchers.base import (
     Call,
-    Command,
     Exit,
     Job,
+    JobCommand,
     Launcher,
     LaunchError,
     Running,
@@ -103,7 +103,7 @@ class ForkingLauncher(Launcher):
         return found
 
     async def start(self, job: Job) -> Running:
-        if isinstance(job.program, Command):
+        if isinstance(job.program, JobCommand):
             running = _running(job, await _command(job.program))
         elif job.kind == "leg":
             return await self.start_leg(job, job.program)
@@ -159,7 +159,7 @@ def _running(job: Job, child: Child) -> Forked:
     return Forked(job.kind, job.id, identify(child), job.note, child)
 
 
-async def _command(command: Command) -> Child:
+async def _command(command: JobCommand) -> Child:
     try:
         return await run_command(command)
     except OSError as error:
