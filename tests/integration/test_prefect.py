@@ -16,6 +16,8 @@ import pytest
 
 from determined.common.wire import serving
 from determined.common.wire.serving import Served
+from determined_deployments.local import daemon
+from determined_deployments.local.layout import Layout
 from tests.integration.browser import open_browser
 from tests.integration.prefect_server import Prefect
 from tests.local_cluster import LocalCluster
@@ -123,17 +125,18 @@ def test_prefect_deploy_all(
     assert cluster.trials(experiment["id"])[0]["searcherMetricValue"] == 7
 
 
-def test_the_trial_flow_under_prefects_engine(
+def test_a_trial_under_a_stock_worker(
     cluster: LocalCluster, prefect: Prefect, model: Path, tmp_path: Path
 ) -> None:
-    """A worker without our agent: the `trial` flow, run by Prefect's own engine, claims the leg."""
+    """Prefect's own worker runs the flow `trial`, which claims the leg with the run's token."""
     state = json.loads((cluster.data_dir / "cluster.json").read_text())
     blocker = tmp_path / "blocker"
     blocking = CONFIG.replace("[1, 2, 3]", "[1, 2]").replace("from-prefect", "blocker")
     holder = cluster.submit(blocker, blocking, script_py="import time; time.sleep(600)")
-    # A paused pool hands out nothing: this process, not our agent, shall execute the run. The
-    # blocker's own run is taken first.
     until("two running trials", lambda: len(running_trials(cluster, holder)), equals=2)
+    agent = daemon.running(Layout.of(cluster.data_dir), "agent")
+    assert agent is not None
+    worker: subprocess.Popen[bytes] | None = None
     try:
         config = tmp_path / "config.yaml"
         config.write_text(CONFIG.replace("[1, 2, 3]", "[4]"))
@@ -143,7 +146,6 @@ def test_the_trial_flow_under_prefects_engine(
             "the run of a trial",
             lambda: any(trial["flowRunId"] for trial in cluster.trials(experiment)),
         )
-        prefect.http.patch("/work_pools/default", json={"is_paused": True}).raise_for_status()
         (trial,) = cluster.trials(experiment)
         run_id = trial["flowRunId"]
         variables = variables_of(prefect, run_id)
@@ -155,32 +157,38 @@ def test_the_trial_flow_under_prefects_engine(
         assert serving.read(state["agent_token"], token) == Served(
             serving.EXPERIMENT, str(experiment)
         )
+        # The worker, not our agent, shall take the run.
+        agent.suspend()
         prefect.call(f"/flow_runs/{run_id}/set_state", {"state": {"type": "SCHEDULED"}})
         # Prefect's command begins with a copy of the directory that it runs in.
         (tmp_path / "empty").mkdir()
-        ran = subprocess.run(
-            [sys.executable, "-m", "prefect", "flow-run", "execute", run_id],
-            cwd=tmp_path / "empty",
-            env={
-                **os.environ,
-                "PREFECT_API_URL": f"{prefect.url}/api",
-                "PREFECT_API_AUTH_STRING": prefect.auth,
-                "PREFECT_HOME": str(tmp_path / "prefect-home"),
-                "DET_MASTER": state["master_url"],
-                # As a stock worker does: its own token is enough, and no other is in its environment.
-                **variables,
-                "DET_WORK_DIR": str(tmp_path / "work"),
-            },
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        assert cluster.wait(experiment) == "COMPLETED"
+        command = ("worker", "start", "--pool", "default", "--type", "process")
+        with (tmp_path / "worker.log").open("w") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "prefect", *command],
+                cwd=tmp_path / "empty",
+                env={
+                    **{key: value for key, value in os.environ.items() if key[:4] != "DET_"},
+                    "PREFECT_API_URL": f"{prefect.url}/api",
+                    "PREFECT_API_AUTH_STRING": prefect.auth,
+                    "PREFECT_HOME": str(tmp_path / "prefect-home"),
+                    "DET_MASTER": state["master_url"],
+                    "DET_WORK_DIR": str(tmp_path / "work"),
+                },
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        said = "submitting flow run"
+        until("the worker has the run", lambda: said in (tmp_path / "worker.log").read_text())
+        agent.resume()
+        assert cluster.wait(experiment) == "COMPLETED", (tmp_path / "worker.log").read_text()
         assert cluster.trials(experiment)[0]["searcherMetricValue"] == 4
         assert prefect.wait(run_id)["state_type"] == "COMPLETED"
     finally:
-        prefect.http.patch("/work_pools/default", json={"is_paused": False}).raise_for_status()
+        agent.resume()
+        if worker is not None:
+            worker.terminate()
+            worker.wait()
         cluster.det("experiment", "kill", str(holder))
 
 

@@ -58,13 +58,13 @@ async def trim(db: Database, gateway: PrefectGateway | None, most: int) -> int:
 
     A task's run in Prefect is deleted first: a pass that is killed leaves no run without its task.
     """
-    counts = sa.select(_t.owner_id, sa.func.count().label("tasks")).where(_LAUNCHED)
+    counts = sa.select(_t.owner_id, sa.func.count().label("number")).where(_LAUNCHED)
     counts = counts.group_by(_t.owner_id).having(sa.func.count() > FULL * most)
     async with reader(db).connect() as conn:
         full = list(await conn.execute(counts))
     deleted = 0
     for owner in full:
-        over = min(owner.tasks - int(FULL * most), MOST)
+        over = min(owner.number - int(FULL * most), MOST)
         async with reader(db).connect() as conn:
             found = list(await conn.execute(_outdated(owner.owner_id).limit(over)))
         if not found:
