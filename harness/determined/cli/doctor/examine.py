@@ -167,7 +167,8 @@ def prefect_problem(record: LocalCluster, transport: AnyTransport | None = None)
         if error.status_code is None:
             reason = error.__cause__
             # The message speaks of the service.
-            known = isinstance(reason, NoAnswerError)
-            return no_answer.why(reason, record.prefect_api_url) if known else error.message
+            if isinstance(reason, NoAnswerError):
+                return no_answer.why(reason, record.prefect_api_url)
+            return error.message
         return f"it says that it is not ready (HTTP {error.status_code})"
     return None
