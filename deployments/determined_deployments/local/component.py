@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import signal
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from determined.__version__ import __version__
+from determined.common import installation
 
 StopSignals = tuple[tuple[signal.Signals, float], ...]
 """Signals in order, each with the seconds to wait after it."""
@@ -66,7 +67,12 @@ class Component:
             sorted(self.env.items()),
             sorted((str(path), text) for path, text in self.files.items()),
         ]
-        return f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}@{__version__}"
+        return f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}@{_release()}"
+
+
+@functools.cache
+def _release() -> str:
+    return installation.release()
 
 
 def release_of(fingerprint: str) -> str:

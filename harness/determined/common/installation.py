@@ -8,6 +8,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from determined.__version__ import __version__
+
 NAME = "determined-prefect"
 CONSTRAINTS = "constraints.txt"
 _PLATFORM = ("prefect", "psycopg", "uvicorn")  # some of what the extra `cluster` brings
@@ -45,6 +47,29 @@ def command(*extras: str) -> str:
     Pip then reads the extras of what is installed and asks no index for the package itself.
     """
     return f"{_pip()} install {_arguments(','.join(extras), _origin())}"
+
+
+def release() -> str:
+    """The version, and for an installed wheel a hash of its files: two builds may have one version.
+
+    Sources of a checkout may change while they run, so of these it is the version alone.
+    """
+    import hashlib
+    from importlib import metadata
+
+    folder = _origin().get("dir_info")
+    if isinstance(folder, dict) and folder.get("editable"):
+        return __version__
+    try:
+        record = metadata.distribution(NAME).read_text("RECORD") or ""
+    except (metadata.PackageNotFoundError, OSError):
+        return __version__
+    # Without what pip adds, which says where the wheel was and what has been compiled.
+    lines = [
+        line for line in record.splitlines() if ",sha256=" in line and ".dist-info/" not in line
+    ]
+    code = "\n".join(sorted(line for line in lines if line.startswith("determined")))
+    return f"{__version__}+{hashlib.sha256(code.encode()).hexdigest()[:8]}" if code else __version__
 
 
 def _pip() -> str:

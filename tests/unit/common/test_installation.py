@@ -21,15 +21,15 @@ ROOT = Path(__file__).parents[3]
 class Recorded:
     """A distribution whose origin pip has recorded."""
 
-    def __init__(self, origin: str | None, prefix: str = sys.prefix) -> None:
-        self.origin = origin
+    def __init__(self, origin: str | None, prefix: str = sys.prefix, record: str = "") -> None:
+        self.texts = {"direct_url.json": origin, "RECORD": record}
         self.prefix = prefix
 
     def locate_file(self, name: str) -> Path:
         return Path(self.prefix, "lib", "python3", "site-packages", name)
 
     def read_text(self, name: str) -> str | None:
-        return self.origin if name == "direct_url.json" else None
+        return self.texts.get(name)
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, origin: object, *extras: str) -> list[str]:
@@ -60,6 +60,27 @@ def test_from_a_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert installed(monkeypatch, origin, "s3") == ["determined-prefect[s3]"]
     wheel.touch()
     assert installed(monkeypatch, origin, "s3") == [f"{wheel}[s3]"]
+
+
+def test_two_builds_of_one_version_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def release(code: str, origin: object, *more: str) -> str:
+        lines = [f"determined/x.py,sha256={code},3", *more, "determined/__pycache__/x.pyc,,"]
+        found = Recorded(json.dumps(origin), record="\n".join(lines))
+        monkeypatch.setattr(metadata, "distribution", lambda name: found)
+        return installation.release()
+
+    wheel = {"url": (tmp_path / "a.whl").as_uri(), "archive_info": {}}
+    one = release("one", wheel)
+    assert re.fullmatch(rf"{re.escape(__version__)}\+[0-9a-f]{{8}}", one)
+    assert release("two", wheel) != one
+    # The same build from another place, by another Python.
+    there = [
+        "determined_prefect-0.1.0.dist-info/direct_url.json,sha256=2,9",
+        "../../bin/det,sha256=3,1",
+    ]
+    assert release("one", {"url": "https://host/a.whl", "archive_info": {}}, *there) == one
+    checkout = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
+    assert release("one", checkout) == release("two", checkout) == __version__
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from determined_deployments.agent.config import AgentConfig, DefaultTask
-from determined_deployments.local import agent, notices, plan, ports, slots
+from determined_deployments.local import agent, component, notices, plan, ports, slots
 from determined_deployments.local import state as states
 from determined_deployments.local.daemon import PidFile
 from determined_deployments.local.errors import ClusterError
@@ -266,6 +266,15 @@ def test_settings_of_the_service_are_those_it_knows(layout):
     settings = Settings.model_validate_json(text)
     assert settings.cluster_id == state.cluster_id
     assert settings.agent_token.get_secret_value() == state.agent_token
+
+
+def test_fingerprint_follows_the_build(layout, monkeypatch):
+    state = resolve(layout, db_url="postgresql://u:p@db:5432/", slots=2)
+    before = {c.name: c.fingerprint for c in plan.build(layout, state)}
+    monkeypatch.setattr(component, "_release", lambda: "9.9+0123abcd")
+    after = {c.name: c.fingerprint for c in plan.build(layout, state)}
+    assert {component.release_of(one) for one in after.values()} == {"9.9+0123abcd"}
+    assert all(before[name] != after[name] for name in before)
 
 
 def test_fingerprint_follows_settings(layout):

@@ -166,9 +166,9 @@ def prefect_problem(record: LocalCluster, transport: AnyTransport | None = None)
     except errors.APIException as error:
         if error.status_code is None:
             reason = error.__cause__
+            # The message speaks of the service.
             if isinstance(reason, NoAnswerError):
                 return no_answer.why(reason, record.prefect_api_url)
-            # The message speaks of the service.
             return error.message
         return f"it says that it is not ready (HTTP {error.status_code})"
     return None
