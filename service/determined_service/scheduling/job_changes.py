@@ -183,7 +183,7 @@ async def set_task_priority(
     if row is None:
         raise Conflict(f"task {task_id} has ended: only what waits or runs has a priority")
     held = await config_policies.of_task(change.conn, task_id)
-    await _require_allowed(change, held, {"priority": priority}, row.pool, schedulers)
+    await _require_allowed(change.conn, held, {"priority": priority}, row.pool, schedulers)
     await change.conn.execute(_SET_OF_TASKS_LEG, {"id": task_id, "priority": priority})
     change.notify(topics.SCHEDULER, topics.task(task_id))
     if priority is None:
