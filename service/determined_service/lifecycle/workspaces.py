@@ -349,7 +349,7 @@ async def move_project(conn: AsyncConnection, project_id: int, to: int) -> None:
     """Moves the project, with what is in it, to another workspace.
 
     Raises NotFound; Conflict if one of the two is archived, being deleted or "Uncategorized", or a project
-    there has its name.
+    there has its name; BadRequest as :func:`move_experiment`, for the first of its experiments.
     """
     of = await conn.scalar(sa.select(p.workspace_id).where(p.id == project_id))
     if of is None:
@@ -361,6 +361,8 @@ async def move_project(conn: AsyncConnection, project_id: int, to: int) -> None:
     require_not_archived(row, "project", "be moved")
     target = await lock_workspace(conn, to, "get projects from elsewhere")
     require_not_archived(target, "workspace", "get projects")
+    if of != to:
+        await _require_pools(conn, row, target)
     try:
         async with conn.begin_nested():
             await conn.execute(
@@ -368,6 +370,26 @@ async def move_project(conn: AsyncConnection, project_id: int, to: int) -> None:
             )
     except sa.exc.IntegrityError:
         raise _taken("project", row.name) from None
+
+
+async def _require_pools(
+    conn: AsyncConnection, project: sa.Row[Any], workspace: sa.Row[Any]
+) -> None:
+    """Raises BadRequest if an experiment of the project has not ended, in a resource pool that the workspace
+    may not use. The project is locked: nothing new is put into it."""
+    e = experiments.c
+    found = await conn.execute(
+        sa.select(sa.func.min(e.id).label("id"), e.resource_pool)
+        .where(e.project_id == project.id, ~e.unmanaged, e.state.not_in(states.ENDED))
+        .group_by(e.resource_pool)
+        .order_by("id")
+    )
+    for one in found.all():
+        where = (
+            f"project {project.name!r} cannot be moved to workspace {workspace.name!r}, because experiment "
+            f"{one.id} has not ended"
+        )
+        await require_pool(conn, one.resource_pool, where, workspace.id)
 
 
 async def move_experiment(change: Change, experiment_id: int, to: Place) -> None:

@@ -4,7 +4,8 @@
 as a whole, when none of its trials has slots and either the first of them has waited for ``after_seconds``,
 or all agents of the pool are lost. Trials that have slots stay where they are, and keep the others there.
 
-A pool is skipped that has no agent now on which a trial could run. Nothing leads back: whoever wants that
+A pool is skipped that has no agent now on which a trial could run, or in which config policies do not allow
+the experiment. Nothing leads back: whoever wants that
 moves the job.
 """
 
@@ -23,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from determined.common.cluster_config import ClusterConfig
 from determined.expconf.heeding import KUBERNETES
 from determined_service.base.db import Database
+from determined_service.base.errors import BadRequest
 from determined_service.base.spread import Spread, could_hold
 from determined_service.base.units import units_of
 from determined_service.lifecycle import trial_queue
@@ -179,14 +181,22 @@ async def fall_back(db: Database, schedulers: PoolSchedulers, agent_timeout_s: f
         lost = agents.are_lost(row.resource_pool)
         if not lost and row.waited_s < route.after_seconds:
             continue
-        target = agents.first_fit(route.open_ahead(row.closed), row.resources, cluster)
-        if target is None:
-            continue
         why = "has lost its agents" if lost else f"had no slots for it for {row.waited_s:.0f} s"
-        reason = f"moved to resource pool {target!r}, because {row.resource_pool!r} {why}"
-        if await _move(db, row.id, row.resource_pool, target, reason, route.home, schedulers):
-            logger.info("experiment %s %s", row.id, reason)
-            moved.append(row.id)
+        ahead = route.open_ahead(row.closed)
+        while (target := agents.first_fit(ahead, row.resources, cluster)) is not None:
+            reason = f"moved to resource pool {target!r}, because {row.resource_pool!r} {why}"
+            try:
+                done = await _move(
+                    db, row.id, row.resource_pool, target, reason, route.home, schedulers
+                )
+            except BadRequest:
+                # Config policies keep it out of this pool: explain_fallback says so.
+                ahead = ahead[ahead.index(target) + 1 :]
+                continue
+            if done:
+                logger.info("experiment %s %s", row.id, reason)
+                moved.append(row.id)
+            break
     return moved
 
 
@@ -199,6 +209,7 @@ async def _move(
     home: str,
     schedulers: PoolSchedulers,
 ) -> bool:
+    """False: it is no longer due. Raises BadRequest if it may not run in the pool ``target``."""
     async with changing(db) as change:
         row = await lock_experiment(change, experiment_id)
         live = await trial_queue.live_of_experiment(change, experiment_id)
@@ -230,7 +241,15 @@ async def explain_fallback(
     if route is None or waited_s is None:
         return said
     agents = await Agents.read(conn, agent_timeout_s, schedulers.cluster)
-    ahead = route.open_ahead(row.closed)
+    ahead = []
+    for pool in route.open_ahead(row.closed):
+        try:
+            await job_changes.require_allowed_there(conn, experiment_id, pool, schedulers)
+            ahead.append(pool)
+        except BadRequest as refusal:
+            said.append(f"does not go to resource pool {pool!r}: {refusal.message}")
+    if not ahead:
+        return said
     pools = ", ".join(map(repr, ahead))
     target = agents.first_fit(ahead, row.resources, schedulers.cluster)
     if target is None:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from determined.expconf.heeding import HEEDS_PRIORITY, Surroundings
 from determined.expconf.unheeded import unheeded
@@ -124,7 +125,7 @@ async def set_resources(
             f"{limit}; to stop its trials, pause it"
         )
     held = await config_policies.of_experiment(change.conn, experiment_id)
-    await _require_allowed(change, held, values, row.resource_pool, schedulers)
+    await _require_allowed(change.conn, held, values, row.resource_pool, schedulers)
     given = {"id": experiment_id, "values": orjson.dumps(dict(values)).decode()}
     await change.conn.execute(_SET, given)
     if "priority" in values:
@@ -139,7 +140,7 @@ async def set_resources(
 
 
 async def _require_allowed(
-    change: Change,
+    conn: AsyncConnection,
     held: Held,
     values: Mapping[str, Any],
     pool: str,
@@ -149,7 +150,7 @@ async def _require_allowed(
     require_change(held, values)
     if "priority" not in values or all(policy.priority_limit is None for policy in held):
         return
-    order = await config_policies.order_of(change.conn, pool, schedulers.cluster)
+    order = await config_policies.order_of(conn, pool, schedulers.cluster)
     given = values["priority"]
     limit_priority(held, order.default if given is None else given, order, "priority")
 
@@ -182,7 +183,7 @@ async def set_task_priority(
     if row is None:
         raise Conflict(f"task {task_id} has ended: only what waits or runs has a priority")
     held = await config_policies.of_task(change.conn, task_id)
-    await _require_allowed(change, held, {"priority": priority}, row.pool, schedulers)
+    await _require_allowed(change.conn, held, {"priority": priority}, row.pool, schedulers)
     await change.conn.execute(_SET_OF_TASKS_LEG, {"id": task_id, "priority": priority})
     change.notify(topics.SCHEDULER, topics.task(task_id))
     if priority is None:
@@ -238,16 +239,16 @@ async def move_beside(
     ]
 
 
-async def _require_allowed_there(
-    change: Change, experiment_id: int, pool: str, schedulers: PoolSchedulers
+async def require_allowed_there(
+    conn: AsyncConnection, experiment_id: int, pool: str, schedulers: PoolSchedulers
 ) -> None:
     """Raises BadRequest if config policies keep the experiment out of the pool, or its priority means too
     much there."""
-    held = await config_policies.of_experiment(change.conn, experiment_id)
+    held = await config_policies.of_experiment(conn, experiment_id)
     if held:
-        found = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one()
+        found = (await conn.execute(_RESOURCES, {"id": experiment_id})).one()
         require_change(held, {"resource_pool": pool})
-        await _require_allowed(change, held, {"priority": found.priority}, pool, schedulers)
+        await _require_allowed(conn, held, {"priority": found.priority}, pool, schedulers)
 
 
 async def move_to_pool(
@@ -264,14 +265,13 @@ async def move_to_pool(
 
     ``reason``: in words; default: that it was moved. ``fallback``: of the row, when nobody asked for it.
 
-    Raises NotFound, Conflict; BadRequest when there is no such pool, when no agent of it is wide enough, or,
-    if somebody asked for it, when the config policies do not allow it.
+    Raises NotFound, Conflict; BadRequest when there is no such pool, when no agent of it is wide enough, or
+    when the config policies do not allow it.
     """
     row = await _lock_job(change, experiment_id)
     if row.resource_pool == pool:
         return []
-    if fallback is None:
-        await _require_allowed_there(change, experiment_id, pool, schedulers)
+    await require_allowed_there(change.conn, experiment_id, pool, schedulers)
     found = (await change.conn.execute(_RESOURCES, {"id": experiment_id})).one()
     wanted = 1 if found.slots_per_trial is None else found.slots_per_trial
     asked = {

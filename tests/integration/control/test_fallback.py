@@ -233,6 +233,44 @@ async def test_from_pool_to_pool(world: World) -> None:
     assert (await world.experiment(busy.experiment_id))["resource_pool"] == "on-demand"
 
 
+async def test_it_passes_over_pools_that_policies_forbid(world: World) -> None:
+    config = ClusterConfig.model_validate(
+        {
+            "resource_pools": [
+                SPOT,
+                {
+                    "pool_name": "on-demand",
+                    "scheduler": {"type": "priority", "default_priority": 10},
+                },
+                {"pool_name": "large"},
+                {"pool_name": "default"},
+            ]
+        }
+    )
+    settings = world.app.state.settings
+    await configuration.put(world.app.state.db, config, settings)
+    settings.put_in_force(config)
+    await world.register(1, "b1", pool="on-demand")
+    # It gives no priority itself: the default of each pool counts.
+    driver = await world.started(spot(OWN.format(own="")))
+    path = "/api/v1/config-policies/global/EXPERIMENT"
+    policy = {"configPolicies": "constraints: {priority_limit: 30}"}
+    ok(await world.agent.put(path, json=policy))
+    await age(world, 601)
+    assert await pass_(world) == []
+    refused, stays = await explained(world, driver)
+    assert refused.startswith(
+        "does not go to resource pool 'on-demand': priority: 10 is more important"
+    )
+    assert (
+        stays
+        == "stays: no agent is there now that could run its trials in its fallback pools ('large')"
+    )
+    await world.register(1, "c1", pool="large")
+    assert await pass_(world) == [driver.experiment_id]
+    assert (await world.experiment(driver.experiment_id))["resource_pool"] == "large"
+
+
 async def test_a_move_by_a_user_ends_the_fallback(world: World) -> None:
     await set_pools(world)
     await world.register(1, "b1", pool="on-demand")

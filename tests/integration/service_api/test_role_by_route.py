@@ -33,6 +33,8 @@ from tests.integration.service_api.test_who_may import (
     Mine,
     People,
     ask,
+    chosen,
+    chosen_run,
     everything,
     mine_in,
     people,
@@ -49,7 +51,7 @@ ASKED = {
     if address not in FOR_EVERYBODY
     and address not in OF_ONE_KIND
     and rule.kind not in (Kind.USER, Kind.ACCESS_TOKEN)
-    # Two places decide about a move.
+    # Two places decide about a move: test_moves.
     and not address[1].endswith("/move")
 }
 """Users change themselves and their access tokens, whatever their roles: test_who_may.py."""
@@ -167,6 +169,82 @@ async def test_routes(service_app: FastAPI, places: Places, people: People, role
         mine = await places.mine(places.vision) if takes_away(address) else here
         answer = await ask(client, address, mine)
         assert outcome(answer) == PASSED, f"{address}: {answer.text}"
+
+
+MOVED = {
+    ("POST", "/api/v1/experiments/{experiment_id}/move"): Kind.EXPERIMENT,
+    ("POST", "/api/v1/projects/{project_id}/experiments/move"): Kind.EXPERIMENT,
+    ("POST", "/api/v1/runs/move"): Kind.EXPERIMENT,
+    ("POST", "/api/v1/projects/{project_id}/move"): Kind.PROJECT,
+    ("POST", "/api/v1/models/{model_name}/move"): Kind.MODEL,
+}
+"""The routes that move something: who may change it where it is, and make one where it goes."""
+
+
+def destination(address: Address, mine: Mine, to: Mine) -> dict[str, object]:
+    """The body of a move to the workspace, or the project, in which the things ``to`` are."""
+    kind = MOVED[address]
+    if kind != Kind.EXPERIMENT:
+        return {"destinationWorkspaceId": to.workspace_id}
+    body: dict[str, object] = {"destinationProjectId": to.project_id}
+    if address[1].endswith("experiments/move"):
+        return body | chosen(mine)
+    return body | chosen_run(mine) if "/runs/" in address[1] else body
+
+
+async def move(client: httpx.AsyncClient, address: Address, mine: Mine, to: Mine) -> str:
+    """The refusal of the request to move a thing of ``mine`` to where ``to`` is; blank: it was moved."""
+    method, path = address
+    body = destination(address, mine, to)
+    answer = await client.request(method, path.format(**mine.path), json=body)
+    return answer.text if answer.status_code != 200 else refusal(answer) or ""
+
+
+async def lies_in(world: World, mine: Mine) -> tuple[int, ...]:
+    """The workspaces of the experiment, the project and the model."""
+    (row,) = await world.rows(
+        sa.text(
+            "SELECT (SELECT p.workspace_id FROM experiments e JOIN projects p ON p.id = e.project_id"
+            f" WHERE e.id = {mine.leg.experiment_id}) AS experiment,"
+            f" (SELECT workspace_id FROM projects WHERE id = {mine.project_id}) AS project,"
+            f" (SELECT workspace_id FROM models WHERE name = '{mine.model}') AS model"
+        )
+    )
+    return tuple(row)
+
+
+@pytest.mark.parametrize("role", [one for one in ROLES if one != CLUSTER_ADMIN])
+async def test_moves(service_app: FastAPI, places: Places, people: People, role: str) -> None:
+    """Of another's thing: with the role in both workspaces, where it is alone, and where it goes alone."""
+    other = await workspace(service_app, "speech")
+    wide = ROLES[role].cluster_wide
+    for place in (None,) if wide else (places.vision, other):
+        await give(service_app, "mallory", role, place)
+    # It is seen there, and nothing can be made or changed.
+    await give(service_app, "mallory", "Viewer", places.hidden)
+    await put_mode(service_app)
+    assert MOVED.keys() == {address for address in RULES if address[1].endswith("/move")}
+    here, there, hidden = [
+        await places.mine(place) for place in (places.vision, other, places.hidden)
+    ]
+    for address, kind in MOVED.items():
+        for source, target in ((here, hidden), (hidden, here)):
+            before = await lies_in(places.world, source)
+            said = await move(people.stranger, address, source, target)
+            assert said, f"{address}: moved"
+            assert await lies_in(places.world, source) == before, address
+        needed = [
+            roles_table.cell(ROLES[role], one, kind) for one in (Action.CHANGE, Action.CREATE)
+        ]
+        mine = await places.mine(places.vision)
+        before = await lies_in(places.world, mine)
+        said = await move(people.stranger, address, mine, there)
+        # This run is one of many of its search, and moves with its experiment only.
+        passed = not said or "is part of a search" in said
+        assert passed == (needed == [roles_table.ALL] * 2), f"{address}: {said}"
+        after = await lies_in(places.world, mine)
+        assert (after != before) == (not said), address
+        assert set(after) <= {places.vision, other}
 
 
 def test_the_table_has_a_route_for_each_of_its_rows() -> None:

@@ -321,8 +321,19 @@ async def test_an_experiment_stays_where_its_pool_is(
         f"experiment {experiment} cannot be moved to workspace 'speech': resource pool"
     )
     assert "'speech' is none of them (allowed: default)" in said
+    whole, speech = f"{PROJECTS}/{cats['id']}/move", {"destinationWorkspaceId": two["id"]}
+    said = refused(await user.post(whole, json=speech), 400)
+    assert said.startswith(
+        f"project 'cats' cannot be moved to workspace 'speech', because experiment {experiment} has not "
+        "ended: resource pool 'gpu' is bound to workspaces"
+    )
+    found = ok(await user.get(f"{PROJECTS}/{cats['id']}"))["project"]
+    assert found["workspaceId"] == one["id"]
     dogs = await project(user, one["id"], "dogs")
     ok(await user.post(move, json={"destinationProjectId": dogs["id"]}))
+    # Without the experiment it goes, and comes back.
+    ok(await user.post(whole, json=speech))
+    ok(await user.post(whole, json={"destinationWorkspaceId": one["id"]}))
     ok(await admin.post(path, json={"workspaceNames": ["speech"]}))
     ok(await user.post(move, json=there))
     # What has ended moves, and its pool is asked for when it goes on.
