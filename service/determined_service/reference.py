@@ -19,6 +19,7 @@ from determined_service.access.dependencies import Rule
 from determined_service.access.rules import Grant
 from determined_service.app import create_app
 from determined_service.base.settings import Settings
+from determined_service.front import report
 
 Address = tuple[str, str]
 """Method and path, as ``/openapi.json`` has them."""
@@ -63,7 +64,7 @@ def rules_of(dependant: Dependant) -> Iterator[Rule]:
 def declared_rules(routers: list[APIRouter] | None = None) -> dict[Address, list[Rule]]:
     """By address, the rules that the route stands under, each once; an empty list: it asks nobody."""
     if routers is None:
-        routers = [*public.routers(), *internal.routers()]
+        routers = [*public.routers(), *internal.routers(), report.rest]
     return {
         (method, route.path_format): list(dict.fromkeys(rules_of(route.dependant)))
         for router in routers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import errno
 import json
 import os
 import time
@@ -29,6 +28,7 @@ from determined.experimental._enums import (
     TrialState,
 )
 from determined.experimental._metrics import VALIDATION, iter_metrics
+from determined.experimental._page_file import write_page
 from determined.experimental._trial import Trial
 
 if TYPE_CHECKING:
@@ -462,14 +462,8 @@ class Experiment:
         ``path`` names another file. Returns the file's path. Raises FileNotFoundError if its directory does
         not exist, before anything is drawn.
         """
-        target = Path(path or f"experiment_{self._id}.html").expanduser()
-        if not target.parent.is_dir():
-            why = "no such directory; create it first"
-            raise FileNotFoundError(errno.ENOENT, why, str(target.parent))
-        # Drawing a large experiment takes a while, above all on a busy machine.
-        page = self._session.request("GET", f"{self._path}/plot", timeout=330.0).content
-        target.write_bytes(page)
-        return str(target)
+        target = path or f"experiment_{self._id}.html"
+        return write_page(self._session, f"{self._path}/plot", target)
 
     def model_definition(self) -> bytes:
         """The model definition as a tar.gz."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from determined.common.api import Session, pages
 from determined.common.api.pages import Listing
 from determined.experimental._enums import ExperimentSortBy, ExperimentState, OrderBy
 from determined.experimental._experiment import EXPERIMENTS, Experiment
+from determined.experimental._page_file import write_page
 
 logger = logging.getLogger("determined")
 
@@ -161,6 +163,35 @@ class ExperimentVerbs:
                 self._session, EXPERIMENTS, "experiments", {"experimentIdFilter.incl": some}
             )
         ]
+
+    def write_report(
+        self,
+        path: str | os.PathLike[str],
+        experiments: Sequence[int] = (),
+        trials: Sequence[int] = (),
+        *,
+        best: int | None = None,
+    ) -> str:
+        """Writes an experiment, or trials side by side, as one HTML file that needs no network.
+
+        It shows what the experiment is, the curves, the hyperparameters that differ, the values of each trial
+        and the configuration without its secrets.
+
+        Args:
+            path: the file; an existing one is replaced.
+            experiments: ids. An experiment alone is shown with all trials; of several the best one each.
+            trials: ids of further trials; at most 200 trials are shown.
+            best: shows so many of each experiment's trials instead, the best.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            NotFoundException: an experiment or a trial does not exist, or the user may not see it.
+            FileNotFoundError: the file's directory does not exist; nothing was asked for.
+        """
+        params = {"experimentIds": list(experiments), "trialIds": list(trials), "best": best or 0}
+        return write_page(self._session, "/api/v1/report", path, params)
 
     def change_experiments(self, action: str, experiment_ids: Sequence[int]) -> dict[int, str]:
         """Does to many experiments what their method of the same name does.

@@ -147,6 +147,7 @@ __all__ = [
     "update_jobs",
     "wait_for_deletion",
     "whoami",
+    "write_report",
 ]
 
 __getattr__ = absent(__name__, _later.CLIENT)
@@ -230,6 +231,7 @@ list_experiments = _function(Determined.list_experiments)
 iter_experiments = _function(Determined.iter_experiments)
 find_experiments = _function(Determined.find_experiments)
 change_experiments = _function(Determined.change_experiments)
+write_report = _function(Determined.write_report)
 get_trial = _function(Determined.get_trial)
 get_checkpoint = _function(Determined.get_checkpoint)
 delete_checkpoints = _function(Determined.delete_checkpoints)

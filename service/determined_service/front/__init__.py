@@ -28,6 +28,7 @@ from determined_service.front import (
     models,
     people,
     pipelines,
+    report,
     settings,
     stream,
     tasks,
@@ -68,4 +69,4 @@ def routers() -> list[Router]:
         cluster,
         tasks,
     )
-    return [module.router for module in modules]
+    return [report.rest, report.router, *(module.router for module in modules)]

@@ -45,5 +45,5 @@ async def html(text: str) -> Markup:
     """The HTML of a note, which holds no HTML of its writer's; a note that is too long stays as it was
     written."""
     if len(text) > MOST_CHARACTERS:
-        return Markup("<pre>{}</pre>").format(printable.plain(text))
+        return Markup('<pre tabindex="0">{}</pre>').format(printable.plain(text))
     return await aside(len(text) * 4, _html, text)

@@ -144,6 +144,11 @@ def _environment() -> jinja2.Environment:
     return found
 
 
+def render(name: str, **values: Any) -> str:
+    """The template ``name`` with these values."""
+    return _environment().get_template(f"{name}.html").render(**values)
+
+
 def page(
     name: str,
     request: Request,
@@ -162,23 +167,20 @@ def page(
     """
     said = request.cookies.get(SAID, "")
     look = request.cookies.get(LOOK, "")
-    text = (
-        _environment()
-        .get_template(f"{name}.html")
-        .render(
-            visit=visit,
-            csrf="" if visit is None else visit.csrf,
-            user=None if visit is None else visit.subject.username,
-            cluster=request.app.state.settings.cluster_name,
-            service=of_service(request.app.state.settings),
-            here=_here(request),
-            path=request.url.path,
-            said=_read_said(said),
-            theme=look if look in ("light", "dark") else "",
-            live=live,
-            command=command,
-            **values,
-        )
+    text = render(
+        name,
+        visit=visit,
+        csrf="" if visit is None else visit.csrf,
+        user=None if visit is None else visit.subject.username,
+        cluster=request.app.state.settings.cluster_name,
+        service=of_service(request.app.state.settings),
+        here=_here(request),
+        path=request.url.path,
+        said=_read_said(said),
+        theme=look if look in ("light", "dark") else "",
+        live=live,
+        command=command,
+        **values,
     )
     answer = HTMLResponse(text.encode("utf-8", "replace"), status, headers=HEADERS)
     if said:

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -151,32 +152,39 @@ class Visiting(Rule):
         super().__init__(Action.READ, Kind.CLUSTER)
 
     async def __call__(self, request: Request) -> AsyncIterator[Visit]:
-        app: FastAPI = request.app
-        auth: Authenticator = app.state.auth
         token, subject = await visitor(request)
         count(request, subject)
         authorise(subject, self.action, Target(self.kind), self.verb)
-        with auth.lend(subject, token) as lent:
-            client = httpx.AsyncClient(
-                transport=httpx.ASGITransport(
-                    app=app,
-                    raise_app_exceptions=False,
-                    client=request.client or ("", 0),
-                ),
-                base_url="http://service",
-                headers={
-                    "Authorization": f"Bearer {lent}",
-                    "Content-Type": "application/json",
-                    "Host": _host(request),
-                },
-                trust_env=False,
-                timeout=None,
-            )
-            async with client:
-                yield Visit(request, subject, csrf_of(request, token), client)
+        async with visit(request, subject, token) as found:
+            yield found
 
 
 Visitor = Annotated[Visit, Depends(Visiting())]
+
+
+@asynccontextmanager
+async def visit(request: Request, subject: Principal, token: str = "") -> AsyncIterator[Visit]:
+    """The questions of ``request`` in the name of ``subject``. ``token``: of the session of pages."""
+    app: FastAPI = request.app
+    auth: Authenticator = app.state.auth
+    with auth.lend(subject, token) as lent:
+        client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(
+                app=app,
+                raise_app_exceptions=False,
+                client=request.client or ("", 0),
+            ),
+            base_url="http://service",
+            headers={
+                "Authorization": f"Bearer {lent}",
+                "Content-Type": "application/json",
+                "Host": _host(request),
+            },
+            trust_env=False,
+            timeout=None,
+        )
+        async with client:
+            yield Visit(request, subject, csrf_of(request, token), client)
 
 
 def _host(request: Request) -> str:

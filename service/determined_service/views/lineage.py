@@ -32,8 +32,7 @@ _PARENT = (
 )
 _FORKS = (
     sa.select(e.id, e.name, e.state)
-    # A fork is younger: of most experiments, few rows are read.
-    .where(e.parent_id == _experiment, e.id > _experiment)
+    .where(e.parent_id == _experiment)
     .order_by(e.id.desc())
     .limit(MOST)
 )

@@ -6,9 +6,11 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
@@ -21,12 +23,14 @@ from tests.integration.browser import open_browser
 from tests.integration.conftest import serve
 from tests.integration.front.test_two_users import QUERIES, addresses, filled
 from tests.integration.service_api.test_scope import Mine, fill
-from tests.integration.service_api.world import World
+from tests.integration.service_api.world import World, report
 from tests.waiting import TIMEOUT_S, until
 
 T = TypeVar("T")
 
-NO_PAGES = re.compile(r"/(find|curves/.*|go/.*|.*/(files/.*|archive|download|open))|.*/lines/.*")
+NO_PAGES = re.compile(
+    r"/(find|report|curves/.*|go/.*|.*/(files/.*|archive|download|open))|.*/lines/.*"
+)
 """Answers that are no pages, and the line of a log that may be another's here."""
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\u2066\x1b[31m\"'&;" + "long" * 25_000
 
@@ -180,6 +184,57 @@ def test_hostile_texts_stay_texts_and_the_layout_whole(
             )
             assert wide <= room, (address, width)
         assert driver.find_elements("css selector", "img[onerror]") == [], address
+
+
+async def compared(world: World) -> tuple[int, list[int]]:
+    """An experiment with hostile names, and its two trials, which have reported."""
+    experiment, _ = await hostile(world)
+    ids = []
+    for loss in (2.0, 1.0):
+        leg = await world.start(experiment, *await world.trial(experiment, hparams={HOSTILE: loss}))
+        await leg.store(*(report(step, "validation", loss=loss / step) for step in range(1, 9)))
+        ids.append(leg.trial_id)
+    return experiment, ids
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_report_opens_from_the_disk_without_a_network(
+    settings: Settings, driver: Any, tmp_path: Path, theme: str
+) -> None:
+    app = create_app(settings)
+    files = []
+    with serve(app) as url:
+        experiment, trials = with_world(app, url, compared)
+        login = {"username": "determined", "password": ""}
+        token = httpx.post(f"{url}/api/v1/auth/login", json=login).json()["token"]
+        for named in ({"experimentIds": experiment}, {"trialIds": trials}):
+            answer = httpx.get(
+                f"{url}/api/v1/report", params=named, headers={"Authorization": f"Bearer {token}"}
+            )
+            files.append(tmp_path / f"{len(files)}.html")
+            files[-1].write_bytes(answer.raise_for_status().content)
+    # The service is gone.
+    media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.get_log("browser")
+    driver.get_log("performance")
+    for file in files:
+        driver.get(file.as_uri())
+        assert len(driver.find_elements("css selector", "figure canvas")) == 1
+        assert driver.find_elements("css selector", "img, link, iframe") == []
+        driver.execute_script(
+            "const field = document.getElementById('smooth'); field.value = 0.9;"
+            "field.dispatchEvent(new Event('input', { bubbles: true }));"
+        )
+        found = complaints(driver) + axe.findings(driver)
+        assert found == [], file
+        for width in (1300, 400):
+            driver.set_window_size(width, 900)
+            wide, room = driver.execute_script(
+                "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+            )
+            assert wide <= room, (file, width)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_a_page_says_that_the_service_is_away(settings: Settings, driver: Any) -> None:

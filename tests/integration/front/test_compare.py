@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from determined_registry.database.tables import users
-from determined_service.front import compare
+from determined_service.front import side_by_side
 from tests.integration.front.conftest import Page, Pages
 from tests.integration.front.test_visits import HOSTILE
 from tests.integration.roles import give, put_mode, workspace
@@ -100,7 +100,7 @@ async def test_trials_are_added_and_taken_away(pages: Pages, world: World) -> No
 async def test_nothing_is_left_out_in_silence(pages: Pages, world: World, monkeypatch: Any) -> None:
     own = await world.experiment("a")
     ids = [await trial(world, own, loss, lr=loss) for loss in (3.0, 1.0, 2.0)]
-    monkeypatch.setattr(compare, "MOST_CURVES", 2)
+    monkeypatch.setattr(side_by_side, "MOST_CURVES", 2)
     chosen = "&".join(f"trial={one}" for one in ids)
     page = await pages.open(f"/compare?{chosen}")
     assert shown(page) == ids[:2] and "3 trials are chosen, and the first 2 are shown" in page.text

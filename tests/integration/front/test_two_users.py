@@ -28,6 +28,7 @@ QUERIES: dict[str, dict[str, Any]] = {
     "/curves/trials": {"id": "{trial_id}", "metric": "validation.loss"},
     "/cluster": {"agent": "agent-1"},
     "/compare": {"trial": "{trial_id}"},
+    "/report": {"experiment": "{experiment_id}", "trial": "{trial_id}"},
     "/curves/trials/{trial_id}/profiler": {"group": "cpu", "leaf": "cpu"},
 }
 """Parameters of pages that show nothing without them."""
@@ -39,7 +40,7 @@ def addresses() -> list[str]:
         route.path.removeprefix(FRONT_HOME)
         for router in front.routers()
         for route in router.routes
-        if "GET" in (getattr(route, "methods", None) or ())
+        if "GET" in (getattr(route, "methods", None) or ()) and route.path.startswith(FRONT_HOME)
     }
     return sorted(found - WITHOUT_LOGIN - STREAMS - {""})
 

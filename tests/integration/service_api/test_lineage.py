@@ -56,3 +56,12 @@ async def test_lineage(world: World, user: httpx.AsyncClient) -> None:
         "slotSeconds": pytest.approx(6 * 3600),
     }
     assert (await user.get("/api/v1/experiments/999/lineage")).status_code == 404
+
+
+async def test_forks_are_found_by_an_index(world: World) -> None:
+    """Also by Postgres, which forgets the parent in each fork when an experiment is deleted."""
+    async with world.db.tx() as conn:
+        await conn.execute(sa.text("SET LOCAL enable_seqscan = off"))
+        forks = "EXPLAIN SELECT id FROM experiments WHERE parent_id = 1 ORDER BY id DESC LIMIT 100"
+        plan = "\n".join((await conn.execute(sa.text(forks))).scalars())
+    assert "ix_experiments_parent_id" in plan and "Sort" not in plan

@@ -131,6 +131,7 @@ ELSEWHERE = ("/mlflow", "/prefect", "/internal/", "/det/", "/plots/", "/task-log
 a form to everybody."""
 QUERIES: Mapping[str, dict[str, Any]] = {
     "/metrics/": {"trialIds": "{trial_id}", "group": "training"},
+    "/api/v1/report": {"experimentIds": "{experiment_id}"},
     "time-series": {"trialIds": "{trial_id}"},
     "/resources/allocation/aggregated": {
         "startDate": "2020-01-01",

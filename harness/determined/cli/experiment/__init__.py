@@ -12,6 +12,7 @@ from determined.cli.experiment import (
     lists,
     logs,
     plot,
+    report,
     resume,
     show,
     submit,
@@ -21,5 +22,18 @@ from determined.cli.groups import group
 
 app: typer.Typer = group("Hyperparameter searches and single training runs.", default="list")
 
-for _module in (submit, validate, lists, show, logs, plot, control, resume, delete, edit, download):
+for _module in (
+    submit,
+    validate,
+    lists,
+    show,
+    logs,
+    plot,
+    report,
+    control,
+    resume,
+    delete,
+    edit,
+    download,
+):
     _module.register(app)

@@ -82,6 +82,12 @@ sa.Index(
     experiments.c.end_time,
     postgresql_where=experiments.c.state == "COMPLETED",
 )
+sa.Index(
+    "ix_experiments_parent_id",
+    experiments.c.parent_id,
+    experiments.c.id,
+    postgresql_where=experiments.c.parent_id.is_not(None),
+)
 # Lists count those that are not archived, in some states, of somebody; the view of them reads submitted_by.
 sa.Index(
     "ix_experiments_listed",

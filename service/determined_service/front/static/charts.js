@@ -94,6 +94,12 @@ class Chart {
   }
 
   async load(quick = false) {
+    // A report has its points with it.
+    if (this.figure.dataset.points) {
+      this.found = JSON.parse(this.figure.dataset.points);
+      this.draw();
+      return;
+    }
     const address = this.address();
     if (quick) address.searchParams.set("quick", "true");
     const began = performance.now();
@@ -152,7 +158,7 @@ class Chart {
     this.plot.over.addEventListener("click", (event) => {
       if (!event.shiftKey) return;
       const near = this.plot.series.find((one) => one.trial && one._focus);
-      if (near) location.href = `${home}/trials/${near.trial}`;
+      if (near) location.href = `${document.body.dataset.home}/trials/${near.trial}`;
     });
     if ("zoom" in this.figure.dataset) {
       this.plot.hooks.setSelect = [(plot) => this.zoom(plot)];
@@ -175,7 +181,7 @@ class Chart {
 }
 
 const charts = [];
-for (const figure of document.querySelectorAll("figure[data-chart]")) charts.push(new Chart(figure));
+for (const figure of document.querySelectorAll("figure.chart")) charts.push(new Chart(figure));
 document.addEventListener("renewed", () => { for (const chart of charts) chart.renew(); });
 for (const form of document.querySelectorAll("form[data-chart-controls]")) {
   form.addEventListener("submit", (event) => event.preventDefault());
