@@ -31,6 +31,7 @@ from determined_service.front import (
     settings,
     stream,
     tasks,
+    terminal,
     trial,
     workspaces,
 )
@@ -67,5 +68,6 @@ def routers() -> list[Router]:
         settings,
         cluster,
         tasks,
+        terminal,
     )
     return [module.router for module in modules]
