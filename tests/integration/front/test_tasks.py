@@ -161,7 +161,7 @@ async def test_every_form_is_labelled(pages: Pages, service_app: FastAPI, kind: 
 async def test_a_terminal_is_for_those_who_may_enter(
     pages: Pages, service_app: FastAPI, world: World
 ) -> None:
-    mine = await launched(world, "command")
+    mine = await launched(world, "COMMAND")
     address = f"/tasks/{mine}/terminal"
     link = f"{FRONT_HOME}{address}"
     assert link not in (await pages.open(f"/tasks/{mine}")).links(), "it does not run yet"
@@ -187,6 +187,6 @@ async def test_a_terminal_is_for_those_who_may_enter(
     # Its agent is away: the words are those of det exec.
     answer = await pages.client.post(link, data={"csrf": csrf})
     assert answer.status_code == 409 and "there is nothing to enter" not in answer.json()["said"]
-    ended = await launched(world, "command", state="COMPLETED", end_time=datetime.now(UTC))
+    ended = await launched(world, "COMMAND", state="COMPLETED", end_time=datetime.now(UTC))
     page = await pages.open(f"/tasks/{ended}/terminal")
     assert page.status == 409 and "has ended" in page.text
