@@ -176,6 +176,13 @@ def test_a_page_that_shows_nothing_makes_the_program_wait(typist: Typist) -> Non
 
 
 def test_its_programs_end_with_the_page(typist: Typist) -> None:
+    again = typist.driver.find_element("id", "terminal-again")
+    assert not again.is_displayed()
+    assert typist.driver.execute_script(
+        "const view = document.querySelector('.xterm-viewport');"
+        "return document.querySelector('.xterm-screen').getBoundingClientRect().right"
+        " <= view.getBoundingClientRect().left + view.clientWidth"
+    ), "the bar for scrolling covers a column"
     typist.type("sleep 86124\n")
     until("it sleeps", lambda: running("sleep", "86124"))
     typist.driver.get("about:blank")
