@@ -183,7 +183,9 @@ class Doors:
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             what = f"the program {hello.argv[0]}" if hello.argv else "a terminal"
-            self._say(f"{what} was started beside the task, by det exec or det attach", "INFO")
+            self._say(
+                f"{what} was started beside the task, by det exec, det attach or its page", "INFO"
+            )
             self._enter(connection, {doors.HELLO: json.dumps(hello.to_json())})
         except (EntryError, WireError) as error:
             _refuse(connection, str(error))

@@ -80,11 +80,10 @@ class PagesLogin:
         )
 
     def _name(self, request: Request) -> str:
-        # Where the way to the service is encrypted, no other host name can set a cookie so named.
-        return f"__Host-{self.cookie}" if request.url.scheme == "https" else self.cookie
+        return f"{hosts.SECURE}{self.cookie}" if request.url.scheme == "https" else self.cookie
 
 
-FRONT = PagesLogin(hosts.FRONT, pages.FRONT_HOME, "determined-front")
+FRONT = PagesLogin(hosts.FRONT, pages.FRONT_HOME, hosts.FRONT_COOKIE)
 MLFLOW = PagesLogin(hosts.MLFLOW, "/mlflow", "determined-session")
 
 

@@ -51,9 +51,13 @@ async def new_ticket(conn: AsyncConnection, session: str, task_id: str, port: st
     return None if made.first() is None else ticket
 
 
-async def use_ticket(conn: AsyncConnection, ticket: str, task_id: str, port: str) -> str | None:
-    """The cookie for a ticket, which is worth nothing from then on; None: it was, or is another port's."""
+async def use_ticket(
+    conn: AsyncConnection, ticket: str, task_id: str, port: str, session: str | None = None
+) -> str | None:
+    """The cookie for a ticket, which is worth nothing from then on; None: it was, or is another port's, or of
+    another session than the one with the token ``session``, if that is given."""
     cookie = new_token()
+    of_session = sa.select(_s.id).where(_s.token_hash == token_hash(session or ""))
     done = await conn.execute(
         sa.update(task_visits)
         .values(ticket_hash=None, cookie_hash=token_hash(cookie))
@@ -62,6 +66,7 @@ async def use_ticket(conn: AsyncConnection, ticket: str, task_id: str, port: str
             _v.task_id == task_id,
             _v.port_name == port,
             _v.created_at > sa.func.now() - TICKET_LIFE,
+            sa.true() if session is None else _v.session_id.in_(of_session),
         )
         .returning(_v.id)
     )

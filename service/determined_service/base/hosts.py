@@ -9,6 +9,11 @@ import re
 
 FRONT, MLFLOW, PREFECT = "det", "mlflow", "prefect"
 """The first parts of the host names of the service's own pages, MLflow's and Prefect's."""
+FRONT_COOKIE = "determined-front"
+"""The cookie of a browser that is logged in at the service's own pages."""
+SECURE = "__Host-"
+"""With this begins a cookie's name where the way to the service is encrypted: no other host name can set one
+so named."""
 PAGES = (FRONT, MLFLOW, PREFECT)
 """No task's host name begins with these."""
 _LOOPBACK = re.compile(rb"(localhost|127\.[0-9.]+|\[::1\]|[a-z0-9-]+\.localhost)(?::([0-9]+))?")

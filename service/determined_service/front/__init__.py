@@ -32,6 +32,7 @@ from determined_service.front import (
     settings,
     stream,
     tasks,
+    terminal,
     trial,
     workspaces,
 )
@@ -68,5 +69,6 @@ def routers() -> list[Router]:
         settings,
         cluster,
         tasks,
+        terminal,
     )
     return [report.rest, report.router, *(module.router for module in modules)]

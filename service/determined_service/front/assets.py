@@ -1,6 +1,7 @@
 """Styles, scripts and the chart library, under addresses that name their content.
 
-The files are ours, or of a package that is installed beside the service: nothing comes from another host.
+The files are ours, of a package that is installed beside the service, or of xterm.js: nothing comes from
+another host.
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ _OURS = (
     "editor.js",
     "figures.js",
     "queue.js",
+    "terminal.js",
     "trial.js",
     "icon.svg",
 )
+# Of npm's @xterm/xterm 5.5.0 and @xterm/addon-fit 0.10.0, with their license, as they were published
+# (docs/inside/front.md says why they lie here).
+_OF_XTERM = ("xterm.js", "xterm.css", "addon-fit.js")
 _OF_UPLOT = {"uplot.js": "static/uPlot.iife.js", "uplot.css": "static/uPlot.min.css"}
 
 
@@ -51,6 +56,7 @@ class Asset:
 def assets() -> dict[str, Asset]:
     """Every asset, by its name; without the chart library where it is not installed."""
     found = {name: _FOLDER / name for name in _OURS}
+    found |= {name: _FOLDER / "xterm" / name for name in _OF_XTERM}
     uplot = importlib.util.find_spec("uplot")
     if uplot is not None and uplot.origin is not None:
         folder = Path(uplot.origin).parent

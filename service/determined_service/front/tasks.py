@@ -263,10 +263,12 @@ async def one_task(request: Request, visit: Visitor, task_id: str) -> Response:
     lives = state(task["state"]) not in ENDED
     waits = lives and any(state(one["state"]) == "QUEUED" for one in task["allocations"])
     job = str(task_id) if kind in (*KINDS, GENERIC) else task_id.partition(".")[0]
-    launched, explanation, allowed = await asyncio.gather(
+    runs = any(state(one["state"]) == "RUNNING" for one in task["allocations"])
+    launched, explanation, allowed, may_enter = await asyncio.gather(
         _of_kind(visit, kind, task_id),
         _explanation(visit, job if waits else ""),
         visit.permitted(Action.CHANGE, Kind.TASK, [task_id]),
+        visit.permitted(Action.ENTER, Kind.TASK, [task_id] if runs else []),
     )
     config = task["config"]
     shown = "" if config is None else await aside(len(config), _as_yaml, config)
@@ -284,6 +286,7 @@ async def one_task(request: Request, visit: Visitor, task_id: str) -> Response:
         lives=lives,
         waiting=(explanation or {}).get("waiting") or [],
         may_change=bool(allowed),
+        may_enter=bool(may_enter),
         is_launched=kind in KINDS,
         is_generic=kind == GENERIC,
         experiment=task_id.partition(".")[0] if task["trialId"] else "",

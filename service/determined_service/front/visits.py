@@ -113,6 +113,11 @@ class Visit:
         _, refused = await admission.refusals(list(ids))
         return set(ids) - refused.keys()
 
+    async def require(self, action: Action, kind: Kind, one: Id, verb: str) -> None:
+        """Raises NotFound or Forbidden where the visitor may not do this to ``one``, as REST does. ``verb``:
+        the word for it in the refusal."""
+        await Admission(self.subject, action, kind, verb, self.request.app.state.owners).admit(one)
+
     async def _ask(
         self, method: str, path: str, body: Any, parameters: Parameters | None
     ) -> httpx.Response:

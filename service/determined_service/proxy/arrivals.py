@@ -40,6 +40,21 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
+class TerminalAsked:
+    """A page of the service's own asks for a door of a task. ``login``: the browser's login at these pages;
+    ``ticket``: the page was given it for this connection."""
+
+    key: names.Key
+    login: str
+    ticket: str
+    way: Way
+
+    def arrival(self, cookie: str) -> Arrival:
+        """The request of the visitor for whom ``cookie`` stands."""
+        return Arrival(Ask(self.key, "", (cookie,)), self.way, b"/")
+
+
+@dataclass(frozen=True, slots=True)
 class Redirect:
     """The visitor is sent to another address."""
 
@@ -48,10 +63,12 @@ class Redirect:
 
 def read(
     request: RequestHead, own: OwnAddresses, peer: str
-) -> Arrival | TicketShown | Redirect | Refusal | None:
+) -> Arrival | TerminalAsked | TicketShown | Redirect | Refusal | None:
     """None: the request is for the service itself. ``peer``: the address at the other end."""
     path, _, query = request.target.partition(b"?")
     label = _label(request, own.host)
+    if path.startswith(names.TERMINALS) and label in (None, hosts.FRONT):
+        return _terminal(request, own, peer, path)
     if (label is None or label in hosts.PAGES) and not path.startswith(names.PREFIX):
         return None
     found = names.of_path(path)
@@ -110,9 +127,12 @@ def onward(
 ) -> Onward | ForTunnel | Redirect | Refusal:
     """How the request goes on to the port at ``route``."""
     if request.upgrade:
-        is_ours = passing.TCP.encode() in http1.words(request.headers, b"sec-websocket-protocol")
-        if route.tcp or is_ours:
-            return ForTunnel(passing.TCP if is_ours else None)
+        offered = http1.words(request.headers, b"sec-websocket-protocol")
+        ours = next(
+            (one for one in (passing.TCP, passing.TERMINAL) if one.encode() in offered), None
+        )
+        if route.tcp or ours:
+            return ForTunnel(ours)
     key, way = arrival.ask.key, arrival.way
     if route.tcp:
         return Refusal(
@@ -125,6 +145,27 @@ def onward(
     if route.keep_prefix or way.own_host:
         way = replace(way, prefix=b"")
     return Onward(way, request.target if route.keep_prefix else arrival.target)
+
+
+def _terminal(
+    request: RequestHead, own: OwnAddresses, peer: str, path: bytes
+) -> TerminalAsked | Refusal:
+    found = names.of_path(path, names.TERMINALS)
+    if found is None or found[1]:
+        return Refusal(404, "no task has this address: open a terminal on the task's page")
+    scheme, peers = _way_here(request, own.trusted, peer)
+    offered = [one.strip() for one in request.get(b"sec-websocket-protocol").split(b",")]
+    tickets = [one for one in offered if one.startswith(passing.TICKET.encode())]
+    if not request.upgrade or passing.TERMINAL.encode() not in offered or len(tickets) != 1:
+        return Refusal(400, "this is the way of a terminal: open it on the task's page")
+    if passing.is_from_elsewhere(request, scheme):
+        return Refusal(
+            403, "this request comes from another site's page, which may not use your login here"
+        )
+    name = hosts.SECURE + hosts.FRONT_COOKIE if scheme == b"https" else hosts.FRONT_COOKIE
+    login = passing.cookie(request.headers, name.encode())
+    ticket = tickets[0].removeprefix(passing.TICKET.encode()).decode("latin-1")
+    return TerminalAsked(found[0], login, ticket, Way(False, b"", scheme, peers, False))
 
 
 def _label(request: RequestHead, suffix: str) -> str | None:

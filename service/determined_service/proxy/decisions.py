@@ -17,6 +17,7 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action, authorise
 from determined_service.access.targets import OWNED_TASKS, Kind, Target, owner_of
 from determined_service.access.visible import is_hidden, seen_by
+from determined_service.base import hosts
 from determined_service.base.db import Database, seeing
 from determined_service.base.errors import ApiError, Forbidden, NotFound
 from determined_service.base.pages import of_service
@@ -53,10 +54,16 @@ class Decisions:
         self._queue = queue
         self._settings = settings
 
-    async def enter(self, key: Key, ticket: str) -> str | Refusal:
-        """The cookie for a ticket."""
+    async def enter(self, key: Key, ticket: str, login: str | None = None) -> str | Refusal:
+        """The cookie for a ticket. ``login``: of a browser at the service's own pages, of whose session the
+        ticket must be; None: any session's is good, at the task's own host name."""
+        if login is not None:
+            try:
+                await self._auth.of_pages(login, hosts.FRONT)
+            except ApiError as refusal:
+                return Refusal(refusal.status, refusal.message)
         async with self._db.tx() as conn:
-            cookie = await visits.use_ticket(conn, ticket, key.task_id, key.port)
+            cookie = await visits.use_ticket(conn, ticket, key.task_id, key.port, login)
         if cookie is None:
             text = "this way in was used before, or is older than a minute: open the task again"
             return Refusal(401, text, link=self._login(key))

@@ -24,12 +24,14 @@ from determined.common.cluster_config import Quotas
 from determined_service.base import hosts
 from determined_service.base.settings import Settings
 from determined_service.base.trusted_proxies import TrustedProxies
-from determined_service.proxy import lobby, process
+from determined_service.proxy import lobby, names, process
 from determined_service.proxy.http1 import HEAD_BYTES
 from determined_service.proxy.lobby import Lobby
 
-_BEGIN = re.compile(rb"[A-Z]{1,10} /proxy/")
-_MAY_BEGIN = re.compile(rb"[A-Z]{1,10}(?: (?:/(?:p(?:r(?:o(?:x(?:y)?)?)?)?)?)?)?")
+_PATHS = (names.PREFIX, names.TERMINALS)
+_BEGIN = re.compile(rb"[A-Z]{1,10} (?:%b)" % b"|".join(map(re.escape, _PATHS)))
+_PARTS = b"|".join(re.escape(path[:end]) for path in _PATHS for end in range(len(path)))
+_MAY_BEGIN = re.compile(rb"[A-Z]{1,10}(?: (?:%b))?" % _PARTS)
 _HOST = re.compile(rb"\r\nhost:[ \t]*([^\r\n:]*)", re.IGNORECASE)
 
 _PAGES = tuple(label.encode() + b"." for label in hosts.PAGES)

@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote_to_bytes
 
+from determined.common.wire.pages import HOME
 from determined_service.base import hosts
 
 PREFIX = b"/proxy/"
+TERMINALS = f"{HOME}/terminals/".encode()
+"""Below it a page of the service's own finds the door of a task: `/det/terminals/<task>:<port>`."""
 _KEY = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,199})(?::([A-Za-z0-9][A-Za-z0-9_-]{0,62}))?")
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _PORT = "---"
@@ -51,10 +54,10 @@ def _read(text: str) -> Key | None:
     return None if found is None else Key(found[1], found[2] or "")
 
 
-def of_path(path: bytes) -> tuple[Key, bytes] | None:
-    """The port that an address below PREFIX means, and what comes after it: empty, or with a slash at its
+def of_path(path: bytes, prefix: bytes = PREFIX) -> tuple[Key, bytes] | None:
+    """The port that an address below ``prefix`` means, and what comes after it: empty, or with a slash at its
     beginning."""
-    rest = path.removeprefix(PREFIX)
+    rest = path.removeprefix(prefix)
     if len(rest) == len(path):
         return None
     first, slash, after = rest.partition(b"/")

@@ -14,6 +14,10 @@ SECURE_COOKIE = b"__Host-determined-visit"
 """The same where the visitor's way to the proxy is encrypted: no other host name can set one so named."""
 TCP = "determined-tcp"
 """The subprotocol of a websocket by which a client asks for the bytes of the port itself."""
+TERMINAL = "determined-terminal"
+"""The same for a page with a terminal, which tells in text messages how many bytes it has shown."""
+TICKET = "ticket."
+"""With this begins the subprotocol in which such a page shows its ticket: a page can send no other header."""
 
 _HOP = frozenset(
     (
@@ -73,6 +77,16 @@ def cookies(headers: Headers) -> tuple[list[str], bytes]:
             elif item.strip():
                 others.append(item.strip())
     return logins, b"; ".join(others)
+
+
+def cookie(headers: Headers, name: bytes) -> str:
+    """The value of a cookie; empty: it is not there."""
+    for header, value in headers:
+        for item in value.split(b";") if header == b"cookie" else ():
+            key, _, content = item.strip().partition(b"=")
+            if key == name:
+                return content.decode("latin-1")
+    return ""
 
 
 def request_head(request: RequestHead, target: bytes, way: Way) -> bytes:

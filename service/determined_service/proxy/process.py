@@ -179,7 +179,7 @@ class ProxyProcess:
         try:
             key = Key(asked["task"], asked["port"])
             if asked["ask"] == "enter":
-                entered = await self._decisions.enter(key, asked["ticket"])
+                entered = await self._decisions.enter(key, asked["ticket"], asked["login"])
                 answer = {"cookie": entered} if isinstance(entered, str) else _refusal(entered)
             else:
                 found = await self._decisions.route(key, asked["bearer"], asked["cookies"])

@@ -283,11 +283,11 @@ class Proxy:
             future.set_result(decided)
         return decided
 
-    async def enter(self, key: Key, ticket: str) -> str | Refusal:
+    async def enter(self, key: Key, ticket: str, login: str | None) -> str | Refusal:
+        """The cookie for a ticket. ``login``: see :meth:`.decisions.Decisions.enter`."""
+        question = {"ask": "enter", "task": key.task_id, "port": key.port}
         try:
-            given = await self._question(
-                {"ask": "enter", "task": key.task_id, "port": key.port, "ticket": ticket}
-            )
+            given = await self._question(question | {"ticket": ticket, "login": login})
         except TimeoutError:
             return Refusal(503, "the service does not answer", again=True)
         return str(given["cookie"]) if "cookie" in given else Refusal(**given["refusal"])
@@ -325,6 +325,9 @@ class Proxy:
             self._idle = {key: kept for key, kept in self._idle.items() if kept}
             again: dict[Ask, list[Visitor]] = {}
             for visitor in list(self._visitors):
+                if not visitor.transport:
+                    # It has just come, and the event loop has not taken it over.
+                    continue
                 if visitor.transport.is_closing():
                     if visitor.transport.get_write_buffer_size() == 0 or visitor.is_late(now):
                         self._forget(visitor)
@@ -386,14 +389,20 @@ async def serve(sockets_fd: int, questions_fd: int) -> None:
     loop = asyncio.get_running_loop()
     loop.add_reader(sock.fileno(), proxy.take)
     writer.write(b'{"ready": true}\n')
-    sweeping = loop.create_task(proxy.sweep())
-    try:
+    # Without either of them connections would outlive the rights of their visitors: all end.
+    works = (loop.create_task(proxy.sweep()), loop.create_task(_hear(proxy, reader)))
+    ended, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+    for work in works:
+        work.cancel()
+    for work in ended:
+        work.result()
+
+
+async def _hear(proxy: Proxy, reader: asyncio.StreamReader) -> None:
+    """Takes the service's answers until the service is gone."""
+    with contextlib.suppress(ConnectionError):
         while line := await reader.readline():
             proxy.answered(line)
-    except ConnectionError:
-        pass
-    finally:
-        sweeping.cancel()
 
 
 def main() -> None:

@@ -15,12 +15,17 @@ NORMAL, CUT_OFF = 1000, 1011
 """Close codes of a tunnel's websocket: the task's connection ended, or the tunnel was cut."""
 FRAME_BYTES = 4 << 20
 """The largest message of a visitor."""
+TERMINAL_BYTES = 128 << 10
+"""The same of a page with a terminal."""
+AHEAD_BYTES = 256 << 10
+"""Bytes that such a page has been sent and has not shown."""
 
 
 class TunnelFrames:
     """Unpacks the visitor's frames for the port, and packs the port's bytes for the visitor."""
 
     __slots__ = ("_frames", "_port", "_visitor")
+    MOST = FRAME_BYTES
 
     def __init__(
         self, frames: ServerProtocol, visitor: asyncio.Transport, port: asyncio.Transport
@@ -46,7 +51,7 @@ class TunnelFrames:
         from websockets.typing import Subprotocol
 
         frames = ServerProtocol(
-            subprotocols=[Subprotocol(subprotocol)] if subprotocol else None, max_size=FRAME_BYTES
+            subprotocols=[Subprotocol(subprotocol)] if subprotocol else None, max_size=cls.MOST
         )
         # The library reads the request itself, and checks it in its own way.
         lines = [b"%b: %b\r\n" % item for item in request.headers]
@@ -76,18 +81,26 @@ class TunnelFrames:
             if not isinstance(event, Frame):
                 continue
             if event.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
-                if event.data:
-                    self._port.write(bytes(event.data))
-                elif self._frames.subprotocol and not self._port.is_closing():
-                    # Our clients' way to say that nothing more will come.
-                    self._port.write_eof()
+                self._received(bytes(event.data), event.opcode is Opcode.TEXT)
         self._flush()
+
+    def _received(self, data: bytes, is_text: bool) -> None:
+        if data:
+            self._port.write(data)
+        elif self._frames.subprotocol and not self._port.is_closing():
+            # Our clients' way to say that nothing more will come.
+            self._port.write_eof()
 
     def send(self, data: bytes) -> None:
         """Bytes of the port."""
         if self.is_open:
             self._frames.send_binary(data)
             self._flush()
+
+    @property
+    def is_full(self) -> bool:
+        """True if the visitor has more of the port's bytes than it has used: the port waits."""
+        return False
 
     def end(self, code: int = NORMAL) -> None:
         """The port says nothing more."""
@@ -101,3 +114,39 @@ class TunnelFrames:
                 self._visitor.write(piece)
             else:
                 self._visitor.close()
+
+
+class TerminalFrames(TunnelFrames):
+    """As above for a page with a terminal (:data:`~determined_service.proxy.passing.TERMINAL`).
+
+    A page's script cannot make a websocket wait, so a program that prints without end would fill the browser.
+    Its text messages are numbers: so many more bytes were shown. The port is read no further than
+    :data:`AHEAD_BYTES` beyond that.
+    """
+
+    __slots__ = ("_ahead",)
+    MOST = TERMINAL_BYTES
+
+    def __init__(
+        self, frames: ServerProtocol, visitor: asyncio.Transport, port: asyncio.Transport
+    ) -> None:
+        super().__init__(frames, visitor, port)
+        self._ahead = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._ahead > AHEAD_BYTES
+
+    def send(self, data: bytes) -> None:
+        super().send(data)
+        self._ahead += len(data)
+        if self.is_full:
+            self._port.pause_reading()
+
+    def _received(self, data: bytes, is_text: bool) -> None:
+        if not is_text:
+            self._port.write(data)
+        elif data.isdigit() and len(data) < 10:
+            self._ahead = max(0, self._ahead - int(data))
+            if not self.is_full:
+                self._port.resume_reading()

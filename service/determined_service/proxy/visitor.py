@@ -13,13 +13,20 @@ from typing import Any, Protocol, cast
 
 from determined_service.proxy import answers, arrivals, gates, http1, passing, task_connection
 from determined_service.proxy.answers import Refusal
-from determined_service.proxy.arrivals import Arrival, ForTunnel, Onward, OwnAddresses, Redirect
+from determined_service.proxy.arrivals import (
+    Arrival,
+    ForTunnel,
+    Onward,
+    OwnAddresses,
+    Redirect,
+    TerminalAsked,
+)
 from determined_service.proxy.entering import TicketShown
 from determined_service.proxy.http1 import AnswerHead, BadMessage, Body, RequestHead
 from determined_service.proxy.names import Key
 from determined_service.proxy.questions import Ask, Route
 from determined_service.proxy.task_connection import Stage, TaskConnection
-from determined_service.proxy.tunnel_frames import TunnelFrames
+from determined_service.proxy.tunnel_frames import TerminalFrames, TunnelFrames
 from determined_service.proxy.visitor_stream import VisitorStream
 
 LAST_WORDS_S = 5.0
@@ -32,7 +39,7 @@ class ProxyState(Protocol):
 
     def known(self, ask: Ask) -> Route | Refusal | None: ...
     def decide(self, ask: Ask) -> Awaitable[Route | Refusal]: ...
-    def enter(self, key: Key, ticket: str) -> Awaitable[str | Refusal]: ...
+    def enter(self, key: Key, ticket: str, login: str | None) -> Awaitable[str | Refusal]: ...
     def admit(self, visitor: Visitor, route: Route) -> Refusal | None: ...
     def leave(self, visitor: Visitor) -> None: ...
     def idle(self, route: Route) -> TaskConnection | None: ...
@@ -45,7 +52,7 @@ class Visitor(VisitorStream):
 
     __slots__ = (
         *("_arrival", "_body", "_first", "_in_trouble", "_is_over", "_onward", "_proxy"),
-        *("_retried", "_work", "checked", "chunks", "frames", "is_sent", "request", "route"),
+        *("_retried", "_work", "checked", "chunks", "is_sent", "request", "route"),
     )
 
     def __init__(self, proxy: ProxyState, first: bytes = b"") -> None:
@@ -55,7 +62,6 @@ class Visitor(VisitorStream):
         self._first = first
         self.request: RequestHead = cast("RequestHead", None)
         self.route: Route | None = None
-        self.frames: TunnelFrames | None = None
         self.checked = self.seen
         self.is_sent = True
         """The request's body is with the task."""
@@ -140,6 +146,8 @@ class Visitor(VisitorStream):
             self._redirect(arrival.where)
         elif isinstance(arrival, TicketShown):
             self._begin_work(self._enter(arrival))
+        elif isinstance(arrival, TerminalAsked):
+            self._begin_work(self._enter_terminal(arrival))
         else:
             self._arrival = arrival
             known = self._proxy.known(arrival.ask)
@@ -359,7 +367,8 @@ class Visitor(VisitorStream):
         task = await self._connected(route)
         if task is None:
             return
-        frames = TunnelFrames.open(self.request, subprotocol, self.transport, task.transport)
+        kind = TerminalFrames if subprotocol == passing.TERMINAL else TunnelFrames
+        frames = kind.open(self.request, subprotocol, self.transport, task.transport)
         if isinstance(frames, Refusal):
             task.transport.abort()
             self.fail(frames)
@@ -380,7 +389,7 @@ class Visitor(VisitorStream):
     # at a task's host name
 
     async def _enter(self, shown: TicketShown) -> None:
-        cookie = await self._proxy.enter(shown.key, shown.ticket)
+        cookie = await self._proxy.enter(shown.key, shown.ticket, None)
         if self.stage is not Stage.ASKING:
             return
         self._work = None
@@ -388,6 +397,19 @@ class Visitor(VisitorStream):
             self.fail(cookie)
             return
         self._redirect(shown.next_path, shown.cookie_line(cookie))
+
+    # at a door, from a page of the service's own
+
+    async def _enter_terminal(self, asked: TerminalAsked) -> None:
+        cookie = await self._proxy.enter(asked.key, asked.ticket, asked.login)
+        if self.stage is not Stage.ASKING:
+            return
+        if isinstance(cookie, Refusal):
+            self._work = None
+            self.fail(cookie)
+            return
+        self._arrival = asked.arrival(cookie)
+        await self._wait_for_decision(self._arrival)
 
     # the rest
 

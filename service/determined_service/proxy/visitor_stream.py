@@ -9,6 +9,7 @@ import time
 from typing import cast
 
 from determined_service.proxy.task_connection import Stage, TaskConnection
+from determined_service.proxy.tunnel_frames import TunnelFrames
 
 HEAD_S = 30.0
 IDLE_S = 75.0
@@ -22,12 +23,13 @@ MOST_HELD = 128 << 10
 class VisitorStream(asyncio.Protocol):
     """``task``: the connection whose bytes go to this visitor; it waits while the visitor takes none."""
 
-    __slots__ = ("_held", "_paused", "seen", "stage", "task", "transport")
+    __slots__ = ("_held", "_paused", "frames", "seen", "stage", "task", "transport")
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.stage = Stage.HEAD
         self.task: TaskConnection | None = None
+        self.frames: TunnelFrames | None = None
         self.seen = time.monotonic()
         self._held = b""
         self._paused = False
@@ -51,7 +53,7 @@ class VisitorStream(asyncio.Protocol):
             self.task.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self.task is not None:
+        if self.task is not None and (self.frames is None or not self.frames.is_full):
             self.task.transport.resume_reading()
 
     def pause(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import Request
 from pydantic import BaseModel, Field
@@ -11,17 +12,20 @@ from starlette.responses import Response
 from determined.common.wire import doors as wire
 from determined.common.wire import gate, limits
 from determined.common.wire.doors import Hello
+from determined_service.access import visits
+from determined_service.access.authenticator import Authenticator
 from determined_service.access.dependencies import may
-from determined_service.access.principal import Principal
+from determined_service.access.principal import USER, Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
+from determined_service.access.tokens import bearer_token
 from determined_service.base import topics
 from determined_service.base.db import Database
-from determined_service.base.errors import Conflict
+from determined_service.base.errors import Conflict, Unauthenticated
 from determined_service.base.hub import Hub
 from determined_service.base.json import JsonResponse
 from determined_service.lifecycle import doors
-from determined_service.proxy import beside
+from determined_service.proxy import beside, names, passing
 from determined_service.state.change import changing, reader
 from determined_service.views.tasks import require_task
 from determined_service.web.router import Router
@@ -34,10 +38,12 @@ Entrant = Annotated[Principal, may(Action.ENTER, Kind.TASK, "enter")]
 
 
 class DoorRequest(BaseModel):
-    """``node``: which of a gang's machines. ``again``: the door that is said to be open does not answer."""
+    """``node``: which of a gang's machines. ``again``: the door that is said to be open does not answer.
+    ``page``: the answer tells a page of the service's own how it connects."""
 
     node: int = Field(0, ge=0, le=10_000)
     again: bool = False
+    page: bool = False
 
 
 @router.post("/api/v1/tasks/{task_id}/doors")
@@ -46,13 +52,34 @@ async def open_door(
 ) -> Response:
     """`port` and `secret` of a way into the task, `/proxy/<task>:<port>`, once its agent has opened it.
 
-    `nodes`: on how many machines it runs. 409: it does not run now, or its agent does not open it.
+    `nodes`: on how many machines it runs. `page`, if it was asked for: `address` and `protocols` of a
+    websocket, good once, within a minute. 409: it does not run now, or its agent does not open it.
     """
+    if given.page and user.kind != USER:
+        raise Conflict(
+            "only a user's session opens terminals in pages; this is the token of a process"
+        )
     asked, secret = await _opened(request, task_id, given.node, given.again, db, hub)
-    found = {"port": wire.port_name(given.node), "secret": secret}
+    found: dict[str, Any] = {"port": wire.port_name(given.node), "secret": secret}
+    if given.page:
+        found["page"] = await _for_page(request, task_id, found["port"], db)
     return JsonResponse(
         {**found, "node": given.node, "nodes": asked.nodes, "agentId": asked.agent_id}
     )
+
+
+async def _for_page(request: Request, task_id: str, port: str, db: Database) -> dict[str, Any]:
+    """The address and the subprotocols of a websocket to the port. Raises Unauthenticated."""
+    auth: Authenticator = request.app.state.auth
+    session = auth.session_of(bearer_token(request.headers))
+    async with db.tx() as conn:
+        ticket = await visits.new_ticket(conn, session, task_id, port)
+    if ticket is None:
+        raise Unauthenticated("the session has ended: log in again")
+    return {
+        "address": f"{names.TERMINALS.decode()}{quote(f'{task_id}:{port}', safe=':')}",
+        "protocols": [passing.TERMINAL, passing.TICKET + ticket],
+    }
 
 
 async def _opened(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
 from determined_registry.database.tables import allocation_ports, allocations, tasks
+from determined_service.base.pages import FRONT_HOME
 from tests.integration.front.conftest import Pages
 from tests.integration.front.test_cluster import HOSTILE, add_agent
+from tests.integration.front.test_two_users import visitor
+from tests.integration.roles import give, put_mode, user_id
 from tests.integration.service_api.world import World
 
 
@@ -152,3 +156,37 @@ async def test_every_form_is_labelled(pages: Pages, service_app: FastAPI, kind: 
     page = await pages.open(f"/tasks/new?kind={kind}")
     for one in page.soup.select("main input:not([type=hidden]), main select, main textarea"):
         assert page.has(f'label[for="{one["id"]}"]')
+
+
+async def test_a_terminal_is_for_those_who_may_enter(
+    pages: Pages, service_app: FastAPI, world: World
+) -> None:
+    mine = await launched(world, "COMMAND")
+    address = f"/tasks/{mine}/terminal"
+    link = f"{FRONT_HOME}{address}"
+    assert link not in (await pages.open(f"/tasks/{mine}")).links(), "it does not run yet"
+    await run(world, mine)
+    assert link in (await pages.open(f"/tasks/{mine}")).links()
+    own = await pages.open(address)
+    assert own.status == 200 and own.has("#terminal")
+    csrf = str(own.one('form#terminal-form input[name="csrf"]')["value"])
+
+    await put_mode(service_app)
+    for user in ("determined", "vera"):
+        await give(service_app, user, "Viewer")
+    viewer = await visitor(service_app, await user_id(service_app, "vera"))
+    async with viewer.client:
+        page = await viewer.open(f"/tasks/{mine}")
+        assert page.status == 200 and link not in page.links()
+        assert (await viewer.open(address)).status == 403
+        assert (await viewer.open(f"{address}/state")).status == 403
+        for form in (csrf, str(page.one('form[action$="/logout"] input')["value"])):
+            answer = await viewer.client.post(link, data={"csrf": form})
+            assert answer.status_code == 403 and answer.json()["said"], answer.text
+
+    # Its agent is away: the words are those of det exec.
+    answer = await pages.client.post(link, data={"csrf": csrf})
+    assert answer.status_code == 409 and "there is nothing to enter" not in answer.json()["said"]
+    ended = await launched(world, "COMMAND", state="COMPLETED", end_time=datetime.now(UTC))
+    page = await pages.open(f"/tasks/{ended}/terminal")
+    assert page.status == 409 and "has ended" in page.text

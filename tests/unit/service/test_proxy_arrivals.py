@@ -13,6 +13,7 @@ from determined_service.proxy.arrivals import (
     Onward,
     OwnAddresses,
     Redirect,
+    TerminalAsked,
 )
 from determined_service.proxy.entering import TicketShown
 from determined_service.proxy.names import Key
@@ -135,3 +136,47 @@ def test_a_port_of_bytes_is_reached_by_a_tunnel_alone() -> None:
     assert arrivals.onward(asked, plain, route(tcp=True)) == ForTunnel(None)
     ours = request("/proxy/t/", *upgrade, f"Sec-WebSocket-Protocol: {passing.TCP}")
     assert arrivals.onward(ours, plain, route()) == ForTunnel(passing.TCP)
+
+
+PAGE = ("Upgrade: websocket", "Connection: Upgrade", "Origin: http://det.here.test")
+TICKET = "Sec-WebSocket-Protocol: determined-terminal, ticket.aB-_1"
+
+
+def test_a_page_with_a_terminal_shows_its_login_and_its_ticket() -> None:
+    cookies = "Cookie: other=1; determined-front=of-pages; __Host-determined-front=secure"
+    asked = request("/det/terminals/t:door-0", *PAGE, TICKET, cookies, host="det.here.test")
+    found = arrivals.read(asked, HERE, "10.0.0.1")
+    assert isinstance(found, TerminalAsked)
+    assert (found.key, found.login, found.ticket) == (Key("t", "door-0"), "of-pages", "aB-_1")
+    went_on = found.arrival("a-visit")
+    assert (went_on.ask.bearer, went_on.ask.cookies) == ("", ("a-visit",))
+    assert arrivals.onward(asked, went_on, route(tcp=True)) == ForTunnel(passing.TERMINAL)
+
+    encrypted = (*PAGE[:2], "Origin: https://det.here.test", "X-Forwarded-Proto: https")
+    asked = request("/det/terminals/t:door-0", *encrypted, TICKET, cookies, host="det.here.test")
+    found = arrivals.read(asked, HERE, "10.0.0.2")
+    assert isinstance(found, TerminalAsked) and found.login == "secure"
+
+
+@pytest.mark.parametrize(
+    ("target", "lines", "status"),
+    [
+        ("/det/terminals/t:door-0", (*PAGE[:2], TICKET), 403),
+        ("/det/terminals/t:door-0", (*PAGE[:2], "Origin: http://evil.test", TICKET), 403),
+        ("/det/terminals/t:door-0", (*PAGE[:2], "Origin: http://t.here.test", TICKET), 403),
+        ("/det/terminals/t:door-0", (*PAGE[:2], "Origin: https://det.here.test", TICKET), 403),
+        ("/det/terminals/t:door-0", PAGE, 400),
+        ("/det/terminals/t:door-0", (*PAGE, TICKET.rpartition(",")[0]), 400),
+        ("/det/terminals/t:door-0", (*PAGE, TICKET + ", ticket.two"), 400),
+        ("/det/terminals/t:door-0", (PAGE[2], TICKET), 400),
+        ("/det/terminals/t:door-0/more", (*PAGE, TICKET), 404),
+    ],
+)
+def test_no_other_page_comes_to_a_door(target: str, lines: tuple[str, ...], status: int) -> None:
+    found = arrivals.read(request(target, *lines, host="det.here.test"), HERE, "10.0.0.1")
+    assert isinstance(found, Refusal) and found.status == status
+
+
+def test_a_tasks_own_pages_may_have_the_address_of_terminals() -> None:
+    found = arrival("/det/terminals/t:door-0", f"Cookie: {LOGIN}=visit", host="t.here.test")
+    assert found.ask.key == Key("t")

@@ -236,7 +236,11 @@ def test_the_door_sees_tasks_by_path_and_by_host_name() -> None:
     for begin, expected in (
         (b"GET /proxy/a/ HTTP/1.1\r\n", True),
         (b"DELETE /proxy/", True),
+        (b"GET /det/terminals/a:door-0 HTTP/1.1\r\n", True),
+        (b"GET /det/terminals HTTP/1.1\r\nHost: localhost\r\n\r\n", False),
+        (b"GET /det/tasks/a HTTP/1.1\r\nHost: localhost\r\n\r\n", False),
         (b"GET /pro", None),
+        (b"GET /det/termin", None),
         (b"GET", None),
         (b"GET /proxies HTTP/1.1\r\nHost: localhost\r\n\r\n", False),
         (b"GET / HTTP/1.1\r\nHo", None),
