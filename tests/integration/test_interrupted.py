@@ -1,15 +1,20 @@
-"""The example of FSDP on a cluster: paused, killed and resumed, with the losses of an unbroken training.
+"""FSDP and torch.compile on a cluster: paused, killed and resumed, with the losses of an unbroken training.
 
 DeepSpeed's is in test_deepspeed.py.
 """
 
 from __future__ import annotations
 
+import re
+import sys
+import sysconfig
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
-from tests.integration.gangs.interrupted import check_interrupted, only_trial, reports
+from tests.integration.gangs.interrupted import HELD, check_interrupted, only_trial, reports
 from tests.local_cluster import LocalCluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -54,3 +59,50 @@ def check_fsdp(cluster: LocalCluster, folder: Path, processes: int) -> None:
 
 def test_fsdp_in_two_processes(cluster: LocalCluster, tmp_path: Path) -> None:
     check_fsdp(cluster, tmp_path, 2)
+
+
+def headers() -> str | None:
+    """A folder with this Python's header files, which torch's compiler for CPUs needs."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    places = sysconfig.get_path("include"), f"/usr/include/{version}"
+    return next((place for place in places if Path(place, "Python.h").exists()), None)
+
+
+COMPILED = """
+    def __init__(self, context):
+        super().__init__(context)
+        self.model = torch.compile(self.model)
+
+    def evaluate_batch(self, batch, batch_idx):
+        from torch._dynamo.utils import counters
+        print("compiled graphs:", counters["stats"]["unique_graphs"], flush=True)
+        return super().evaluate_batch(batch, batch_idx)
+"""
+
+
+@pytest.mark.skipif(headers() is None, reason="torch.compile needs Python.h, which is not here")
+def test_a_compiled_trial(cluster: LocalCluster, tmp_path: Path) -> None:
+    folder = EXAMPLES / "digits_pytorch_trial"
+    configuration: dict[str, Any] = {
+        **yaml.safe_load((folder / "const.yaml").read_text()),
+        "entrypoint": "held:HeldTrial",
+        "environment": {"environment_variables": [f"CPATH={headers()}"]},
+        "min_checkpoint_period": {"batches": 45},
+        "max_restarts": 1,
+    }
+    configuration["searcher"]["max_length"] = {"epochs": 5}
+    go = tmp_path / "go"
+    model = (folder / "model_def.py").read_text()
+    unbroken, broken = (
+        cluster.submit(
+            tmp_path / name,
+            yaml.safe_dump(configuration),
+            model_def_py=model,
+            held_py=HELD.format(go=str(go), holds=name == "broken") + COMPILED,
+        )
+        for name in ("unbroken", "broken")
+    )
+    check_interrupted(cluster, unbroken, broken, go, processes=1)
+    graphs = re.findall(r"compiled graphs: (\d+)", cluster.logs(broken))
+    assert graphs and "0" not in graphs
+    assert reports(cluster, broken, "validation")[225][0]["accuracy"] > 0.9

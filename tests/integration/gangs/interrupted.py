@@ -16,7 +16,7 @@ from tests.outcomes import client
 from tests.waiting import until
 
 HELD = """
-import os, time
+import os, time, torch
 import determined as det
 from model_def import DigitsTrial
 
@@ -24,7 +24,8 @@ FIRST_LEG = det.get_cluster_info().latest_checkpoint is None
 
 class HeldTrial(DigitsTrial):
     def train_batch(self, batch, epoch_idx, batch_idx):
-        if batch_idx == 60 and FIRST_LEG and {holds}:
+        # The last batch before a report: a pause that takes long would make the Trainer report earlier.
+        if batch_idx == 89 and FIRST_LEG and {holds}:
             print("pausable", os.getpid(), flush=True)
             # All processes ask in step.
             while not self.context._core.preempt.should_preempt(auto_ack=False):
@@ -35,7 +36,7 @@ class HeldTrial(DigitsTrial):
                 time.sleep(0.05)
         return super().train_batch(batch, epoch_idx, batch_idx)
 """
-"""The module ``held``, for the trial classes of examples: the first leg waits for its pause at batch 60, a
+"""The module ``held``, for the trial classes of examples: the first leg waits for its pause at batch 90, a
 later one for the file ``go`` at batch 150. With ``holds=False`` none waits.
 """
 
