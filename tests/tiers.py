@@ -44,7 +44,7 @@ LONG: dict[str, tuple[str, ...]] = {
         "tests/integration/test_deepspeed.py",
         "tests/integration/test_distributed.py",
         "tests/integration/test_framework_gangs.py",
-        "tests/integration/test_fsdp.py",
+        "tests/integration/test_interrupted.py",
     ),
     FRAMEWORKS: ("tests/integration/test_frameworks.py", "tests/training/frameworks"),
     # What Determined published, installed from its wheels.

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from determined_deployments.local import slots
-from tests.integration.test_fsdp import check_paused_and_killed
+from tests.integration.test_interrupted import check_fsdp
 from tests.local_cluster import LocalCluster
 from tests.memory_folder import memory_folder
 
@@ -27,7 +27,7 @@ def main() -> None:
         cluster = LocalCluster.in_directory(Path(folder), torch=True)
         try:
             cluster.up("--slots", str(processes))
-            check_paused_and_killed(cluster, Path(folder), processes)
+            check_fsdp(cluster, Path(folder), processes)
         finally:
             cluster.end()
     where = "GPU(s), NCCL" if gpus else "processes on CPUs, gloo"

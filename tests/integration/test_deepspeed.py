@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.installed import kept, run_or_skip
+from tests.integration.gangs.interrupted import HELD, check_interrupted, reports
 from tests.local_cluster import LocalCluster
 from tests.outcomes import client
 
@@ -76,3 +77,24 @@ def test_the_example_on_the_cluster(cluster: LocalCluster, folder: Path, tmp_pat
     ]
     parts = {Path(name).name for name in checkpoint.resources}
     assert {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(2)} <= parts
+
+
+def test_paused_and_killed_the_losses_are_the_same(
+    cluster: LocalCluster, folder: Path, tmp_path: Path
+) -> None:
+    configuration = yaml.safe_load((EXAMPLE / "distributed.yaml").read_text())
+    configuration["entrypoint"] = "held:HeldTrial"
+    configuration["environment"] = {"environment_variables": [f"PYTHONPATH={folder}"]}
+    go = tmp_path / "go"
+    unbroken, broken = (
+        cluster.submit(
+            tmp_path / name,
+            yaml.safe_dump(configuration),
+            model_def_py=(EXAMPLE / "model_def.py").read_text(),
+            ds_config_json=(EXAMPLE / "ds_config.json").read_text(),
+            held_py=HELD.format(go=str(go), holds=name == "broken"),
+        )
+        for name in ("unbroken", "broken")
+    )
+    check_interrupted(cluster, unbroken, broken, go, processes=2)
+    assert list(reports(cluster, broken, "validation")) == [45 * epoch for epoch in range(1, 6)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -19,6 +20,7 @@ from trials import SmallTrial, World
 
 from determined import errors, pytorch
 from determined.core import _staging
+from determined.storage import build
 from tests.training.pytorch.async_kills import check_killed
 from tests.waiting import TIMEOUT_S, until
 
@@ -255,6 +257,91 @@ def test_who_decides(
 def test_wrong_values(world: World, wrong: Any) -> None:
     with pytest.raises(ValueError, match='async_checkpoints must be True, False, "skip" or None'):
         world.train(async_checkpoints=wrong)
+
+
+INTERRUPTED = """
+import os, signal, threading
+import torch
+from determined import core, pytorch
+from determined.core import _context
+from trials import SmallTrial
+
+torch.set_num_threads(1)
+init = _context.init
+reached, go_on = threading.Event(), threading.Event()
+
+
+def slow(**given):
+    context = init(**given, checkpoint_storage=os.path.abspath("storage"))
+    finish = context.checkpoint._storage.finish
+
+    def held(*args):
+        reached.set()
+        assert go_on.wait(60)
+        if os.environ["REFUSED"] == "yes":
+            raise OSError("no space")
+        finish(*args)
+
+    context.checkpoint._storage.finish = held
+    wait = context.checkpoint.wait
+
+    def opened():  # whoever waits for that checkpoint lets the storage go on
+        if reached.is_set():
+            go_on.set()
+        wait()
+
+    context.checkpoint.wait = opened
+    return context
+
+
+core.init = slow
+
+
+class Trial(SmallTrial):
+    def train_batch(self, batch, epoch_idx, batch_idx):
+        if batch_idx == 2:
+            assert reached.wait(60) and not go_on.is_set()
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
+try:
+    with pytorch.init(hparams={"global_batch_size": 4}) as context:
+        pytorch.Trainer(Trial(context), context).fit(
+            max_length=pytorch.Batch(9), checkpoint_period=pytorch.Batch(2), async_checkpoints=True
+        )
+except KeyboardInterrupt:
+    stored = [name for name in os.listdir("storage") if name[0] != "."]
+    print("interrupted with", len(stored), "stored", *stored)
+"""
+
+
+@pytest.mark.parametrize("refused", ["no", "yes"])
+def test_ctrl_c_waits_for_the_checkpoint_on_its_way(tmp_path: Path, refused: str) -> None:
+    """It is there as a whole when the block ends; one that the storage refused is not there at all."""
+    (tmp_path / "train.py").write_text(INTERRUPTED)
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[3]}",
+            "REFUSED": refused,
+        },
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT_S,
+    )
+    if refused == "yes":
+        assert "interrupted with 0 stored" in done.stdout, done.stderr
+        assert "no space" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    assert "interrupted with 1 stored" in done.stdout, done.stderr
+    folder = tmp_path / "storage" / done.stdout.split()[-1]
+    assert json.loads((folder / "metadata.json").read_text())["steps_completed"] == 2
+    build({"type": "directory", "container_path": str(tmp_path / "storage")}).verify(folder.name)
+    assert "models_state_dict" in torch.load(folder / "state_dict.pth", weights_only=False)
 
 
 WORKERS = """
