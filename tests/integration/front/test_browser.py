@@ -29,9 +29,10 @@ from tests.waiting import TIMEOUT_S, until
 T = TypeVar("T")
 
 NO_PAGES = re.compile(
-    r"/(find|report|curves/.*|go/.*|.*/(files/.*|archive|download|open))|.*/lines/.*"
+    r"/(find|report|curves/.*|go/.*|.*/(files/.*|archive|download|open|terminal|terminal/state))|.*/lines/.*"
 )
-"""Answers that are no pages, and the line of a log that may be another's here."""
+"""Answers that are no pages, the line of a log that may be another's here, and terminals: they need a process
+(test_terminal.py)."""
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\u2066\x1b[31m\"'&;" + "long" * 25_000
 
 
