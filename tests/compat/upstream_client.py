@@ -15,6 +15,9 @@ from tests.installed import install_into, kept
 from tests.waiting import TIMEOUT_S
 
 VERSION = "0.38.1"
+RECORD = "DET_TESTS_RECORD"
+"""With this variable every command of the client's is written into the file that it names, for
+:mod:`tests.compat.commands_table`."""
 MODULES = (
     *("OpenSSL.crypto", "argcomplete", "tabulate", "determined.experimental.client"),
     *(
@@ -90,6 +93,9 @@ class UpstreamClient:
         Without a terminal: it asks for passwords on stdin then.
         """
         done = self._run(["-m", "determined.cli", *args], input, timeout, more)
+        if record := os.environ.get(RECORD):
+            with Path(record).open("a") as lines:
+                lines.write(json.dumps({"args": args, "code": done.returncode}) + "\n")
         assert done.returncode == code, (
             f"det {' '.join(args)} ended with {done.returncode}\n"
             f"--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"

@@ -25,6 +25,7 @@ from determined_registry.database.tables import (
     config_policies,
     groups,
     role_assignments,
+    user_defaults,
     user_sessions,
 )
 from tests.integration.roles import put_mode
@@ -133,8 +134,10 @@ class ToApp(httpx.BaseTransport):
 
 
 async def _more_of(world: World, mine: Mine) -> int:
-    """A policy, a group with a role, and an access token, whose number is returned."""
+    """A policy, a group with a role, defaults, and an access token, whose number is returned."""
     async with world.db.tx() as conn:
+        defaults = {"user_id": mine.user_id, "config": {"description": mine.word}}
+        await conn.execute(sa.insert(user_defaults).values(**defaults))
         content = {"invariant_config": {"description": mine.word}}
         await conn.execute(
             sa.insert(config_policies).values(
