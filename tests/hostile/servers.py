@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from determined_service.__main__ import Server
+from determined_service.__main__ import GracefulServer
 from determined_service.proxy.http_protocol import HttpProtocol
 from tests.waiting import until_async
 
@@ -23,7 +23,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """The port of a server with the service's protocol."""
     config = uvicorn.Config(app, port=0, lifespan="off", log_config=None)
-    server = Server(cast("FastAPI", app), config)
+    server = GracefulServer(cast("FastAPI", app), config)
     config.http = protocol
     with contextlib.ExitStack() as stack:
         # Signals are pytest's.

@@ -30,6 +30,7 @@ def test_success_reports_running_logs_and_exit_in_this_order(
         "agent_id": None,
         "node": None,
         "start_id": ended["start_id"],
+        "leaving": None,
     }
     assert service.text("stdout") == "hello\n"
     told = [path.rpartition("/")[2] for path in service.paths() if path.startswith("/internal")]
@@ -53,6 +54,7 @@ def test_exception_gives_a_traceback_of_user_code_only(
         "agent_id": None,
         "node": None,
         "start_id": ended["start_id"],
+        "leaving": None,
     }
     shown = service.text("stderr")
     assert shown.startswith("Traceback (most recent call last):\n")
@@ -230,7 +232,8 @@ time.sleep(600)
     assert supervisor.wait(TIMEOUT_S) == 0
     ended = service.exits["7.abc.1"]
     said = {"exit_code": None, "signal": 9, "kind": "exited", "reason": "as asked for"}
-    assert ended == said | {"agent_id": None, "node": None, "start_id": ended["start_id"]}
+    nothing = {"agent_id": None, "node": None, "leaving": None}
+    assert ended == said | nothing | {"start_id": ended["start_id"]}
     pids = [int(line.split()[1]) for line in service.text("stdout").splitlines()[:2]]
     assert not any(psutil.pid_exists(pid) for pid in pids)
 

@@ -142,7 +142,7 @@ def test_local_trains_one_batch_of_the_submission(
 def test_local_says_why_it_cannot(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     wrong = create(tmp_path, "model_def:Tria", "--local", "-t")
     assert (wrong.exit_code, wrong.stdout) == (1, "")
-    assert wrong.stderr == "error: the test failed: the process exited with code 1\n"
+    assert wrong.stderr == "error: the test failed: the process exited with code 78\n"
     assert "did you mean Trial?" in capfd.readouterr().err
     program = create(tmp_path, "python3 train.py", "--local", "--test")
     assert program.exit_code == 1

@@ -233,7 +233,7 @@ def test_init_on_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     Path("model_def.py").write_text(
-        "from determined import pytorch\nclass MyTrial(pytorch.PyTorchTrial): ...\nx = 1\n"
+        "from trials import SmallTrial\nclass MyTrial(SmallTrial): ...\nx = 1\n"
     )
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert _run.load_class("model_def:MyTrial").__name__ == "MyTrial"

@@ -371,6 +371,7 @@ OTHERS = {
     # The output of a program in the user's task, as with ssh.
     *("run", "exec", "attach", "trial dump"),
     "init",
+    "experiment report",  # a file; tests/integration/front/test_report.py looks into it
 }
 
 
