@@ -60,16 +60,15 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-ManyExperiments = Annotated[ManyIds, Query(default_factory=list)]
-ManyTrials = Annotated[ManyIds, Query(default_factory=list)]
+Many = Annotated[ManyIds, Query(default_factory=list)]
 
 
 @rest.get("/report", response_class=HTMLResponse)
 async def report(
     request: Request,
     user: ExperimentReader,
-    experimentIds: ManyExperiments,  # noqa: N803 - as in the API
-    trialIds: ManyTrials,  # noqa: N803
+    experimentIds: Many,  # noqa: N803 - as in the API
+    trialIds: Many,  # noqa: N803
     best: int = 0,
 ) -> Response:
     """One HTML file that needs no network: an experiment with its trials, or trials side by side.

@@ -26,6 +26,7 @@ from determined_service.access.principal import Principal
 from determined_service.access.rules import Action
 from determined_service.access.targets import Kind
 from determined_service.base.aside import aside
+from determined_service.base.bodies import UpstreamBody
 from determined_service.base.bounds import Id, IdempotencyKey, Name
 from determined_service.base.db import Database
 from determined_service.base.errors import BadRequest, Conflict, Forbidden
@@ -60,19 +61,8 @@ router = Router("Experiments", "/api/v1/experiments")
 Submitter = Annotated[Principal, may(Action.SUBMIT, Kind.EXPERIMENT)]
 
 
-class NewExperiment(WithFiles):
-    """``CreateExperimentRequest``; ours: ``flowRunId``, ``idempotencyKey``, ``cached``. Unknown fields are
-    ignored, as upstream, and ``null`` is the same as left out."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        # Determined's client sends null for a model definition that its caller did not give.
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
+class NewExperiment(WithFiles, UpstreamBody):
+    """``CreateExperimentRequest``; ours: ``flowRunId``, ``idempotencyKey``, ``cached``."""
 
     config: str = Field(description="The experiment configuration, YAML text.")
     model_definition: list[dict[str, Any]] = Field(

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic
 
 import sqlalchemy as sa
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic.alias_generators import to_camel
 from sqlalchemy.ext.asyncio import AsyncConnection
 from typing_extensions import TypeVar
 
 from determined.common.cluster_config import ClusterConfig
 from determined.expconf import durations
 from determined.expconf.tasks import TaskConfig
+from determined_service.base.bodies import UpstreamBody
 from determined_service.lifecycle.kinds.base import SlotKind, user_ports, variables_of
 from determined_service.state.change import Change
 
@@ -40,20 +39,8 @@ def _program(entrypoint: str | list[str] | None) -> str | list[str]:
     return entrypoint
 
 
-class LaunchFields(BaseModel):
-    """The fields of a launch's request that only one kind of task has; a kind that has some derives a class.
-
-    Unknown fields are ignored, ``null`` is the same as left out.
-    """
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {name: value for name, value in given.items() if value is not None}
+class LaunchFields(UpstreamBody):
+    """Fields of a launch's request that only one kind of task has; a kind that has some derives a class."""
 
 
 @dataclass(frozen=True, slots=True)
